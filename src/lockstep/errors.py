@@ -1,0 +1,29 @@
+"""What can go wrong, by who has to act on it."""
+
+
+class LockstepError(Exception):
+    """Any error that Lockstep raises on purpose; its text says what was found and what to do."""
+
+    exit_code = 1
+
+
+class BadInput(LockstepError):
+    """The caller asked for something that cannot be: a flag, a file, a shape, an environment."""
+
+    exit_code = 2
+
+
+class RunFailed(LockstepError):
+    """A run started and did not finish; the text names the rank, host, step and first traceback."""
+
+
+class PeerLost(LockstepError):
+    """Another rank of this world died or went silent; the text names it and the operation."""
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Return `; did you mean X?` for a mistyped name, or the list of what there is."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(known)}"
