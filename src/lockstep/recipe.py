@@ -122,9 +122,7 @@ def plan(recipe: Recipe, *, workers: int, samples: int, steps: int | None = None
     if steps is not None and steps < 1:
         raise BadInput(f"--steps {steps}: at least 1 is needed")
     epoch_steps = steps_per_epoch(samples, recipe.global_batch)
-    return Plan(
-        samples=samples, lanes=lanes, epoch_steps=epoch_steps, steps=steps or epoch_steps * recipe.epochs
-    )
+    return Plan(samples=samples, lanes=lanes, epoch_steps=epoch_steps, steps=steps or epoch_steps * recipe.epochs)
 
 
 def load(reference: str) -> Recipe:
@@ -187,7 +185,15 @@ def _trace(error: Exception, path: Path) -> str:
 
 
 def _dataset(source: Any, field: str) -> Any:
-    made = source() if callable(source) and not hasattr(source, "__getitem__") else source
+    made = source
+    if callable(source) and not hasattr(source, "__getitem__"):
+        try:
+            made = source()
+        except BadInput:
+            raise
+        except Exception as error:
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            raise BadInput(f"Recipe({field}=...) raised while it made the data:\n{trace}") from error
     if not isinstance(made, Sized) or not hasattr(made, "__getitem__"):
         raise BadInput(
             f"Recipe({field}=...) gave {_kind(made)}: a dataset with __len__ and __getitem__ is needed, or a "

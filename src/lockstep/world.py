@@ -10,12 +10,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput, LockstepError
+from lockstep.launch.addresses import interface_towards, resolve
 from lockstep.launch.detect import Place, detect
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
 JOIN_SECONDS = 300.0
 COLLECTIVE_SECONDS = 1800.0
@@ -119,7 +120,7 @@ def join(
     return World._at(place, device=chosen, threads=threads or count, backend=backend)
 
 
-def _meet(store: dist.Store, place: Place, seconds: float) -> Place:
+def _meet(store: Store, place: Place, seconds: float) -> Place:
     """Claim this rank, wait for all others, and learn who shares a host where the launcher does not tell.
 
     1. Each rank adds to its claim: the second to do so is a duplicate.
@@ -142,7 +143,7 @@ def _meet(store: dist.Store, place: Place, seconds: float) -> Place:
             f"waited {seconds:.0f} s for {place.size} ranks; missing: {', '.join(missing)}. Were they started, "
             "with the same size and the same rendezvous?"
         ) from error
-    if place.launcher != "manual":
+    if place.located:
         return place
     return locate(place, [store.get(key).decode() for key in keys])
 
@@ -169,13 +170,11 @@ def boot_id() -> str:
         return "unknown"
 
 
-def _build_group(store: dist.Store, place: Place, device: str, backend: str | None) -> str:
+def _build_group(store: Store, place: Place, device: str, backend: str | None) -> str:
     import torch.distributed as dist
 
     chosen = backend or dist.get_default_backend_for_device(device.partition(":")[0])
     if "gloo" in chosen and "GLOO_SOCKET_IFNAME" not in os.environ:
-        from lockstep.comm.rendezvous import interface_towards, resolve
-
         # gloo guesses its interface from the host name, which often resolves to an address that is not
         # this host's. The way to the head is known to work; on one host nothing leaves the loopback.
         head = resolve(place.head) if place.nodes > 1 and place.head else "127.0.0.1"

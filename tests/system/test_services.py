@@ -50,9 +50,7 @@ def test_stop_leaves_nothing(slurm: SlurmCluster) -> None:
         )
         assert submitted.returncode == 0, submitted.stderr
         _wait_for_text(folder / "job.txt", "up\nup\n")
-        assert {"munged", "slurmctld", "slurmd", "slurmstepd", "sh"} <= {
-            p.name() for p in cluster.processes()
-        }
+        assert {"munged", "slurmctld", "slurmd", "slurmstepd", "sh"} <= {p.name() for p in cluster.processes()}
     finally:
         cluster.stop()
     assert processes_of(folder) == []
@@ -78,9 +76,7 @@ def test_failed_start_leaves_nothing_and_shows_the_logs() -> None:
         ("mpich", [], "PMI_RANK"),
     ],
 )
-def test_mpirun_numbers_its_ranks(
-    request: pytest.FixtureRequest, launcher: str, flags: list[str], rank: str
-) -> None:
+def test_mpirun_numbers_its_ranks(request: pytest.FixtureRequest, launcher: str, flags: list[str], rank: str) -> None:
     mpirun = request.getfixturevalue(launcher)
     program = f"import os; print(os.environ[{rank!r}])"
     done = subprocess.run(

@@ -1,39 +1,33 @@
 """How the ranks of a world find each other: one store, opened the way the launcher allows.
 
-    rendezvous          who uses it                            what is opened
-    file:///path        spawn, mpirun and by hand on one host  a file in a private folder, no port
-    tcp://host:port     by hand                                that port, on that address alone
-    env://              torchrun                               nothing: the agent's store is there already
-    (none)              srun, mpirun typed by the user         a port derived from the job, on the head node
+rendezvous          who uses it                            what is opened
+file:///path        spawn, mpirun and by hand on one host  a file in a private folder, no port
+tcp://host:port     by hand                                that port, on that address alone
+env://              torchrun                               nothing: the agent's store is there already
+(none)              srun, mpirun typed by the user         a port derived from the job, on the head node
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import ipaddress
-import shutil
 import socket
-import subprocess
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
+from torch.distributed.rendezvous import rendezvous
 
 from lockstep.errors import BadInput, LockstepError
+from lockstep.launch.addresses import CANDIDATES, candidate_ports, family, resolve, split_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lockstep.launch.detect import Place
 
-FIRST_PORT, LAST_PORT = 20000, 60000
-CANDIDATES = 16
 
-
-def open_store(place: Place, timeout: float) -> dist.Store:
+def open_store(place: Place, timeout: float) -> Store:
     """Return the store of this world; refuse at once where the ranks could never meet."""
     where = place.rendezvous
     if where is None and place.head is not None and place.port is not None:
@@ -41,7 +35,7 @@ def open_store(place: Place, timeout: float) -> dist.Store:
     if where is None:
         return _derived(place, timeout)
     if where == "env://":
-        store: dist.Store = next(iter(dist.rendezvous("env://", place.rank, place.size)))[0]
+        store: Store = next(iter(rendezvous("env://", place.rank, place.size)))[0]
         return store
     if where.startswith("file://"):
         return _file(Path(where.removeprefix("file://")), place)
@@ -49,21 +43,13 @@ def open_store(place: Place, timeout: float) -> dist.Store:
     return _exact(place, host, port, timeout)
 
 
-def split_address(text: str) -> tuple[str, int]:
-    """Split `tcp://host:port` or `host:port`."""
-    host, colon, port = text.removeprefix("tcp://").rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise BadInput(f"--rendezvous {text!r} is neither host:port nor file:///path")
-    return host.strip("[]"), int(port)
-
-
-def _file(path: Path, place: Place) -> dist.Store:
+def _file(path: Path, place: Place) -> Store:
     if not path.parent.is_dir():
         raise BadInput(f"the rendezvous file {path} cannot be made: the folder {path.parent} does not exist")
-    return dist.FileStore(str(path), place.size)
+    return FileStore(str(path), place.size)
 
 
-def _exact(place: Place, host: str, port: int, timeout: float) -> dist.Store:
+def _exact(place: Place, host: str, port: int, timeout: float) -> Store:
     """Rank 0 serves at exactly this address; the others wait for it."""
     address = resolve(host)
     if place.rank == 0:
@@ -83,7 +69,7 @@ def _exact(place: Place, host: str, port: int, timeout: float) -> dist.Store:
         ) from error
 
 
-def _derived(place: Place, timeout: float) -> dist.Store:
+def _derived(place: Place, timeout: float) -> Store:
     """Meet at a port that follows from the job's name, so that no rank has to tell another.
 
     1. All ranks compute the same list of candidate ports.
@@ -91,13 +77,14 @@ def _derived(place: Place, timeout: float) -> dist.Store:
     3. The others go round the list until a store answers with that name: another program, or another
        job's store, does not.
     """
-    if place.nodes > 1 and place.head is None:
+    if place.nodes > 1 and (place.head is None or place.job is None):
         raise BadInput(
             f"{place.launcher} started {place.size} ranks on {place.nodes} hosts and does not say where rank 0 "
-            "is: set MASTER_ADDR to its host name for all ranks (mpirun -x MASTER_ADDR=...)"
+            "is: set MASTER_ADDR (its host name) and MASTER_PORT for all ranks, e.g. mpirun -x MASTER_ADDR=... "
+            "-x MASTER_PORT=..."
         )
     head = place.head if place.nodes > 1 and place.head else "127.0.0.1"
-    address, job = resolve(head), place.job or "lockstep"
+    address, job = resolve(head), place.job or family()
     ports = list(candidate_ports(job))
     if place.rank == 0:
         for port in ports:
@@ -126,62 +113,10 @@ def _derived(place: Place, timeout: float) -> dist.Store:
     )
 
 
-def candidate_ports(job: str) -> Iterator[int]:
-    """Yield the ports a job may use, spread over a wide range: neighbours in number are not neighbours here."""
-    for attempt in range(CANDIDATES):
-        word = hashlib.sha256(f"{job}/{attempt}".encode()).digest()
-        yield FIRST_PORT + int.from_bytes(word[:4], "big") % (LAST_PORT - FIRST_PORT)
-
-
-def resolve(host: str) -> str:
-    """Return an IP address of a host name; Slurm is asked when the name service does not know it."""
-    try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
-        address = _slurm_address(host)
-        if address is not None:
-            return resolve(address)
-        raise BadInput(
-            f"the host name {host!r} of rank 0 does not resolve on this machine ({error.strerror or error}): "
-            "set MASTER_ADDR to an address that every host can reach"
-        ) from error
-
-
-def _slurm_address(node: str) -> str | None:
-    """Return the NodeAddr that Slurm itself uses for a node, if scontrol is here and knows another one."""
-    if shutil.which("scontrol") is None:
-        return None
-    asked = subprocess.run(
-        ["scontrol", "show", "node", node], capture_output=True, text=True, timeout=20, check=False
-    )
-    for word in asked.stdout.split():
-        name, _, value = word.partition("=")
-        if name == "NodeAddr" and value != node:
-            return value
-    return None
-
-
-def interface_towards(address: str) -> str | None:
-    """Return the network interface whose traffic reaches an address; nothing is sent to find out."""
-    import psutil
-
-    family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((address, 9))
-        except OSError:
-            return None
-        mine = probe.getsockname()[0]
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == mine for entry in addresses):
-            return name
-    return None
-
-
-def _serve(address: str, port: int, size: int, timeout: float) -> dist.TCPStore:
+def _serve(address: str, port: int, size: int, timeout: float) -> TCPStore:
     # torch's store listens on every interface; handing it a bound socket keeps it on this address.
     listener = _listener(address, port)
-    return dist.TCPStore(
+    return TCPStore(
         address,
         port,
         size,
@@ -211,8 +146,8 @@ def _listens(address: str, port: int) -> bool:
     return False
 
 
-def _connect(address: str, port: int, size: int, timeout: float) -> dist.TCPStore:
-    return dist.TCPStore(
+def _connect(address: str, port: int, size: int, timeout: float) -> TCPStore:
+    return TCPStore(
         address,
         port,
         size,

@@ -87,7 +87,9 @@ def batches(
         if not lanes:
             # [Note: filler] A stock collective wants every rank in every step. A worker that ran dry computes
             # one sample that it does not own, with weight 0, so that nothing of it enters the result.
-            lanes.append(LaneBatch(owned_lanes(share.lanes, share.workers, share.rank)[0], 0, fetch(dataset, [0], collate)))
+            lanes.append(
+                LaneBatch(owned_lanes(share.lanes, share.workers, share.rank)[0], 0, fetch(dataset, [0], collate))
+            )
         yield Batch(epoch * in_epoch + index, epoch, count, tuple(lanes))
 
 

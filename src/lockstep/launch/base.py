@@ -28,6 +28,8 @@ class Job:
     """Threads per worker."""
     extra: tuple[str, ...] = ()
     """More arguments for srun or mpirun."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """More environment for every rank."""
 
     @property
     def command(self) -> list[str]:
@@ -35,6 +37,13 @@ class Job:
         if self.folder is not None:
             return [sys.executable, "-m", "lockstep.launch.worker", str(self.folder)]
         return [sys.executable, *self.script]
+
+    @property
+    def foreign_command(self) -> list[str]:
+        """The same under a launcher that does not set torch's own variables: a script gets them first."""
+        if self.folder is not None:
+            return self.command
+        return [sys.executable, "-m", "lockstep.launch.script", *self.script]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,19 @@ from lockstep.launch.spawn import die_with_parent
 
 GRACE_SECONDS = 5.0
 # What an outer launcher left in the environment would be taken for the inner one's word.
-STALE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-STALE += ("TORCHELASTIC_RUN_ID", "LOCKSTEP_LAUNCHER", "LOCKSTEP_RENDEZVOUS")
+STALE = frozenset(
+    (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "TORCHELASTIC_RUN_ID",
+        "LOCKSTEP_LAUNCHER",
+        "LOCKSTEP_RENDEZVOUS",
+    )
+)
 
 
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -35,9 +46,9 @@ def run_command(command: list[str], env: Mapping[str, str], heard: Callable[[str
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509 - one prctl, no lock taken
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
     )
-    assert process.stderr is not None  # noqa: S101 - asked for above
+    assert process.stderr is not None
     pump = threading.Thread(target=_pass_on, args=(process.stderr, heard), daemon=True)
     pump.start()
     try:

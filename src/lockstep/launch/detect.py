@@ -45,6 +45,8 @@ class Place:
     """What tells this world from others that run at the same time."""
     rendezvous: str | None = None
     """Where the ranks meet, if the launcher says so itself (`file:///...`)."""
+    located: bool = True
+    """Whether the launcher told which ranks share a host; if not, the ranks tell each other."""
     evidence: tuple[str, ...] = field(default=())
     """The variables that decided."""
 
@@ -59,9 +61,7 @@ class Place:
                 "it counts from 0 to local size - 1"
             )
         if self.local_size > self.size:
-            raise BadInput(
-                f"{self.local_size} ranks on this host but only {self.size} in all (from {self._said_by()})"
-            )
+            raise BadInput(f"{self.local_size} ranks on this host but only {self.size} in all (from {self._said_by()})")
 
     def _said_by(self) -> str:
         return ", ".join(self.evidence) or "the command line"
@@ -144,7 +144,7 @@ def _manual(env: Env) -> Place | None:
     local_size = _number(env, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in env else size
     local_rank = _number(env, "LOCAL_RANK") if "LOCAL_RANK" in env else rank % local_size
     return Place(
-        launcher="manual",
+        launcher=env.get("LOCKSTEP_LAUNCHER", "manual"),
         rank=rank,
         size=size,
         local_rank=local_rank,
@@ -153,6 +153,7 @@ def _manual(env: Env) -> Place | None:
         nodes=-(-size // local_size),
         head=env["MASTER_ADDR"],
         port=_number(env, "MASTER_PORT"),
+        located=False,
         evidence=(*names, *local),
     )
 
@@ -165,8 +166,8 @@ def _mpi(
     def read(env: Env) -> Place | None:
         if not any(name in env for name in rank_size):
             return None
-        if all(name in env for name in rank_size) and not any(name in env for name in local):
-            return None  # PMI_RANK alone is also what `srun --mpi=pmi2` sets: Slurm's own set says more
+        if "SLURM_STEP_ID" in env and not any(name in env for name in local):
+            return None  # `srun --mpi=pmi2` sets PMI_RANK and PMI_SIZE too: Slurm's own set says more
         names = (*rank_size, *local)
         rank, size, local_rank, local_size = _numbers(env, names, whose=launcher)
         return Place(
@@ -177,6 +178,7 @@ def _mpi(
             local_size=local_size,
             node=0 if local_size == size else rank // local_size,
             nodes=-(-size // local_size),
+            located=local_size == size,
             head=env.get("MASTER_ADDR"),
             port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
             job="-".join(env[name] for name in job if name in env) or None,
@@ -249,7 +251,7 @@ _READERS: tuple[Callable[[Env], Place | None], ...] = (
         "mpich",
         ("PMI_RANK", "PMI_SIZE"),
         ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-        ("PMI_JOBID", "HYDI_CONTROL_FD"),
+        (),  # Hydra gives its ranks no common name
     ),
     _mpi(
         "mvapich2",

@@ -28,7 +28,7 @@ class Mpirun(Launcher):
         """Start the ranks and wait."""
         heard = Chatter()
         with meeting_file() as meeting:
-            env = clean_environment({"LOCKSTEP_RENDEZVOUS": meeting, **threads_for(job)})
+            env = clean_environment({"LOCKSTEP_RENDEZVOUS": meeting, **threads_for(job), **job.variables})
             code = run_command(arguments(job, flavour()), env, heard)
         return Outcome(min(code, 255) if code >= 0 else 1, heard.exits)
 
@@ -48,7 +48,11 @@ def arguments(job: Job, kind: str) -> list[str]:
             command.append("--allow-run-as-root")
     else:
         command += ["-bind-to", "none"]
-    return [*command, *job.extra, *job.command]
+    inner = job.foreign_command
+    if kind == "mpich" and job.script:
+        # Hydra ends the other ranks after a signal, not after an exit code: turn one into the other.
+        inner = ["sh", "-c", '"$@" || kill -9 $$', "sh", *inner]
+    return [*command, *job.extra, *inner]
 
 
 class Chatter:

@@ -16,7 +16,6 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 from multiprocessing.connection import wait
@@ -66,8 +65,8 @@ def context() -> ForkServerContext:
 
 
 def environment(job: Job, rank: int, meeting: str) -> dict[str, str]:
-    """Return the variables of one rank: ours, and torch's own for a script that knows nothing of Lockstep."""
-    variables = {
+    """Return the variables of one rank."""
+    return {
         "LOCKSTEP_LAUNCHER": "spawn",
         "LOCKSTEP_RENDEZVOUS": meeting,
         "RANK": str(rank),
@@ -75,16 +74,8 @@ def environment(job: Job, rank: int, meeting: str) -> dict[str, str]:
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(job.workers),
         **threads_for(job),
+        **job.variables,
     }
-    return variables
-
-
-def free_port() -> int:
-    """Return a port of the loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _rank(job: Job, variables: dict[str, str]) -> None:
@@ -110,10 +101,10 @@ def _watch(processes: list[ForkServerProcess], job: Job) -> Outcome:
     """Wait until all have ended well, or one has not."""
     from lockstep.train.failure import finished
 
-    running = {process.sentinel: rank for rank, process in enumerate(processes)}
+    running: dict[object, int] = {process.sentinel: rank for rank, process in enumerate(processes)}
     while running:
-        for ready in wait(list(running)):
-            rank = running.pop(ready)  # type: ignore[call-overload]
+        for ready in wait([processes[rank].sentinel for rank in running.values()]):
+            rank = running.pop(ready)
             processes[rank].join()
             code = processes[rank].exitcode or 0
             if code or (job.folder is not None and not finished(job.folder, rank)):

@@ -9,7 +9,9 @@ import shutil
 from lockstep.launch.base import Job, Launcher, Outcome, threads_for
 from lockstep.launch.command import clean_environment, run_command
 
-ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,\-]+): (Exited with exit code (\d+)|Killed|Terminated|Aborted.*|Segmentation.*)")
+ENDED = re.compile(
+    r"srun: error: \S+: tasks? ([\d,\-]+): (Exited with exit code (\d+)|Killed|Terminated|Aborted.*|Segmentation.*)"
+)
 SIGNALS = {"Killed": -9, "Terminated": -15, "Aborted": -6, "Segmentation": -11}
 
 
@@ -25,7 +27,11 @@ class Srun(Launcher):
     def start(self, job: Job) -> Outcome:
         """Start a step and wait for it."""
         exits: dict[int, int] = {}
-        code = run_command(arguments(job), clean_environment(threads_for(job)), lambda line: hear(line, exits))
+        code = run_command(
+            arguments(job),
+            clean_environment({**threads_for(job), **job.variables}),
+            lambda line: hear(line, exits),
+        )
         return Outcome(min(code, 255) if code >= 0 else 1, exits)
 
 
@@ -37,7 +43,7 @@ def arguments(job: Job) -> list[str]:
     cpus = str(job.threads) if job.threads else os.environ.get("SLURM_CPUS_PER_TASK")
     if cpus is not None:
         command.append(f"--cpus-per-task={cpus}")  # since 22.05 a step does not inherit it
-    return [*command, *job.extra, *job.command]
+    return [*command, *job.extra, *job.foreign_command]
 
 
 def hear(line: str, exits: dict[int, int]) -> bool:

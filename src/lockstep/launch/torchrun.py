@@ -52,16 +52,16 @@ def _agent(job: Job, writer: Connection) -> None:
 
     die_with_parent(signal.SIGTERM)  # it then ends its ranks
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.update(threads_for(job))
+    os.environ.update({**threads_for(job), **job.variables})
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the report says it shorter
     command = job.command
     exits: dict[int, int] = {}
     try:
         elastic_launch(_config(job), command[0])(*command[1:])
     except ChildFailedError as error:
-        first = error.get_first_failure()[1]
-        failures = sorted(error.failures.values(), key=lambda failure: failure is not first)
-        exits = {failure.global_rank: failure.exitcode for failure in failures}
+        first = error.get_first_failure()[0]
+        ranks = sorted(error.failures, key=lambda rank: rank != first)
+        exits = {rank: error.failures[rank].exitcode for rank in ranks}
     writer.send(exits)
     writer.close()
     os._exit(1 if exits else 0)

@@ -142,6 +142,11 @@ def as_sum(returned: object, samples: int) -> LaneLoss:
     return LaneLoss(total, float(samples), float(total.detach()), True)
 
 
+def backward(total: Tensor) -> None:
+    """Add this lane's gradients to `.grad`."""
+    torch.autograd.backward(total)
+
+
 def scale_gradients(model: nn.Module, factor: float) -> None:
     """Multiply every gradient in place, in one fused call."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput
-from lockstep.strategies.base import Clock, StepStats, Strategy, Training, scale_gradients
+from lockstep.strategies.base import Clock, StepStats, Strategy, Training, backward, scale_gradients
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -38,7 +38,7 @@ class Single(Strategy):
             clock.lap("forward")
             total += loss.value
             weight += loss.weight
-            loss.total.backward()
+            backward(loss.total)
             clock.lap("backward")
         scale_gradients(self.module, 1.0 / weight)
         self._optimizer.step()

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import BadInput
-from lockstep.strategies.base import Clock, LaneLoss, StepStats, Strategy, Training, scale_gradients
+from lockstep.strategies.base import Clock, LaneLoss, StepStats, Strategy, Training, backward, scale_gradients
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -59,7 +59,7 @@ class TorchDDP(Strategy):
                 loss = self._forward(lane, batch.step)
                 clock.lap("forward")
                 total, weight, by_samples = total + loss.value, weight + loss.weight, loss.by_samples
-                (loss.total * (self.world.size / batch.samples) if by_samples else loss.total).backward()
+                backward(loss.total * (self.world.size / batch.samples) if by_samples else loss.total)
                 clock.lap("backward")
         if not by_samples:
             scale_gradients(self.module, self.world.size / self._global(weight))

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    world: World, model: nn.Module, metrics: Metrics, dataset: Any, *, batch: int, collate: Collate | None = None
+    world: World,
+    model: nn.Module,
+    metrics: Metrics,
+    dataset: Any,
+    *,
+    batch: int,
+    collate: Collate | None = None,
 ) -> dict[str, float]:
     """Return the weighted mean of each metric over the dataset.
 
@@ -45,7 +51,7 @@ def evaluate(
                 for column, value in enumerate(found.values()):
                     table[chunk, column] = torch.tensor(_sum(value, len(part)), dtype=torch.float64)
     model.train(mode)
-    assert table is not None  # noqa: S101 - there is at least one chunk
+    assert table is not None
     if world.size > 1:
         shared = table.to(world.device)
         dist.all_reduce(shared)

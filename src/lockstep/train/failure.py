@@ -18,8 +18,7 @@ from pathlib import Path
 from lockstep.errors import BadInput, LockstepError, PeerLost
 from lockstep.train.records import CannotWrite, read_json, read_records, write_json
 
-CONTACT_WORDS = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "timed out")
-CONTACT_WORDS += ("rendezvous", "store", "nccl", "gloo")
+CONTACT_WORDS = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "gloo", "nccl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +104,7 @@ def first_cause(folder: Path, workers: int, exits: Mapping[int, int]) -> Failure
         return _silent(folder, silent[0], exits)
     if notes:
         return notes[0]
-    return Failure(
-        rank=0, host=socket.gethostname(), step=-1, kind="own", text="the launcher failed", time=time.time()
-    )
+    return Failure(rank=0, host=socket.gethostname(), step=-1, kind="own", text="the launcher failed", time=time.time())
 
 
 def report(failure: Failure) -> str:

@@ -126,10 +126,9 @@ def gather(world: World, numbers: list[float]) -> list[list[float]]:
     if world.size == 1:
         return [numbers]
     mine = torch.tensor(numbers, dtype=torch.float64, device=world.device)
-    everyone = torch.empty(world.size * len(numbers), dtype=torch.float64, device=world.device)
-    dist.all_gather_into_tensor(everyone, mine)
-    found: list[list[float]] = everyone.view(world.size, -1).tolist()
-    return found
+    everyone = [torch.empty_like(mine) for _ in range(world.size)]
+    dist.all_gather(everyone, mine)
+    return [row.tolist() for row in everyone]
 
 
 def _all_batches(trainer: Trainer, recipe: Recipe, dataset: Any, plan: Plan) -> Iterator[Batch]:

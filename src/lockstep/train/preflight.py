@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput
@@ -24,5 +23,5 @@ def preflight(spec: RunSpec, out: Path) -> None:
         write_spec(out, spec, recipe, plan)
     except CannotWrite as error:
         if not any(out.iterdir()):
-            os.rmdir(out)
+            out.rmdir()
         raise BadInput(str(error)) from error

@@ -1,9 +1,9 @@
 """The run folder: what was asked, what each rank did, how it ended. Whole lines and whole files, or none.
 
-    run.json            the order: recipe, strategy, workers, threads, seed, versions
-    rank-N.jsonl        a header, then a line per step, then an end line
-    rank-N.error.json   how rank N failed, if it did
-    result.json         digest, time, throughput, memory, loss, accuracy, outcome
+run.json            the order: recipe, strategy, workers, threads, seed, versions
+rank-N.jsonl        a header, then a line per step, then an end line
+rank-N.error.json   how rank N failed, if it did
+result.json         digest, time, throughput, memory, loss, accuracy, outcome
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def read_json(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         found = content.get("schema") if isinstance(content, dict) else None
-        raise BadInput(f"{path} has schema {found!r}, and this version reads {SCHEMA}: it was written by another version")
+        raise BadInput(
+            f"{path} has schema {found!r}, and this version reads {SCHEMA}: it was written by another version"
+        )
     return content
 
 

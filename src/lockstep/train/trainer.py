@@ -67,7 +67,13 @@ class Trainer:
         return self.strategy.module
 
     def batches(
-        self, dataset: Any, *, global_batch: int, epoch: int = 0, start: int = 0, collate: Collate | None = None
+        self,
+        dataset: Any,
+        *,
+        global_batch: int,
+        epoch: int = 0,
+        start: int = 0,
+        collate: Collate | None = None,
     ) -> Iterator[Batch]:
         """Yield this worker's part of each global batch; the order follows from the seed and the epoch alone."""
         check_lanes(self.lanes, self.world.size, global_batch)
