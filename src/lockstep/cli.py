@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import time
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -31,6 +32,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+bench = typer.Typer(help="The tables: ours beside the stock parts, from one interleaved run.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
 
 
 class Device(StrEnum):
@@ -57,6 +62,7 @@ Seed = Annotated[int | None, typer.Option(help="Of weights, order and dropout.")
 Out = Annotated[Path | None, typer.Option(help="Folder to make for the results.", show_default="runs/...")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DeviceOption = Annotated[Device, typer.Option(help="What to compute on.")]
+Repeats = Annotated[int, typer.Option(min=1, help="How often each side is timed, in turn.")]
 LauncherOption = Annotated[
     str | None,
     typer.Option(help="inline, spawn, torchrun, srun or mpirun.", show_default="who started this, or spawn"),
@@ -151,6 +157,7 @@ def compare(
 ) -> None:
     """Train a recipe several ways, one after another, and show them side by side."""
     from lockstep.comparison import run_all, ways
+    from lockstep.report.picture import draw
     from lockstep.world import usable_cpus
 
     count = 2 if workers is None else workers
@@ -173,13 +180,15 @@ def compare(
     folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{Path(recipe).stem}"
     rows = ways(spec, names, usable_cpus())
     found = run_all(rows, folder, repeats, tell=lambda text: typer.echo(f"{text} ...", err=True))
+    title = f"{Path(recipe).stem}: {spec.lanes} lanes, {repeats} repeat{'s' if repeats > 1 else ''} each"
+    (folder / "comparison.svg").write_text(draw(title, found), encoding="utf-8")
     if json:
         typer.echo(jsonlib.dumps({"out": str(folder), "rows": [row.as_json() for row in found]}, indent=1))
     else:
         from lockstep.report.render import comparison, console
 
-        console().print(comparison(f"{Path(recipe).stem}: {spec.lanes} lanes, {repeats} repeats each", found))
-        typer.echo(f"run folders in {folder}")
+        console().print(comparison(title, found))
+        typer.echo(f"run folders and comparison.svg in {folder}")
     if not any(row.repeats for row in found):
         raise typer.Exit(1)
 
@@ -200,6 +209,19 @@ def launch(
 
     reach = Reach(nodes=nodes, extra=tuple(shlex.split(launcher_args)))
     launch_script((str(script), *context.args), workers, launcher, threads, reach)
+
+
+@bench.command()
+def start(repeats: Repeats = 5, json: Json = False) -> None:
+    """Time from command to help text and to the first training step, beside stock PyTorch."""
+    from lockstep.bench.start import run as measure
+    from lockstep.report.render import console, figures
+
+    found = measure(repeats)
+    if json:
+        typer.echo(jsonlib.dumps([{**vars(figure), "ratio": figure.ratio} for figure in found], indent=1))
+    else:
+        console().print(figures(f"start-up, {repeats} repeats each", found))
 
 
 @app.command()
@@ -266,17 +288,11 @@ def _by_hand(rank: int, workers: int | None, rendezvous: str | None, launcher: s
         )
     if launcher is not None:
         raise BadInput("--rank means that you start the ranks: leave --launcher out")
-    if not rendezvous.startswith("file://"):
-        split_address(rendezvous)
-    return Place(
-        launcher="manual",
-        rank=rank,
-        size=workers,
-        local_size=workers,
-        local_rank=rank,
-        rendezvous=rendezvous,
-        located=False,
-    )
+    place = Place(launcher="manual", rank=rank, size=workers, local_rank=rank, local_size=workers, located=False)
+    if rendezvous.startswith("file://"):
+        return replace(place, rendezvous=rendezvous)
+    head, port = split_address(rendezvous)
+    return replace(place, head=head, port=port)
 
 
 def _as_rank(spec: RunSpec, place: Place, folder: Path, json: bool) -> NoReturn:

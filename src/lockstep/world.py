@@ -7,6 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput, LockstepError
@@ -134,7 +135,7 @@ def _meet(store: Store, place: Place, seconds: float) -> Place:
             f"{place.rank}, or the rendezvous ({place.rendezvous or place.job}) is left from an earlier run"
         )
     keys = [f"lockstep/host/{rank}" for rank in range(place.size)]
-    store.set(keys[place.rank], f"{socket.gethostname()}/{boot_id()}")
+    store.set(keys[place.rank], host_identity())
     try:
         store.wait(keys, timedelta(seconds=seconds))
     except dist.DistError as error:
@@ -161,13 +162,14 @@ def locate(place: Place, hosts: list[str]) -> Place:
     )
 
 
-def boot_id() -> str:
-    """Return what tells this running machine from others of the same name."""
+def host_identity() -> str:
+    """Return what two processes share exactly if the loopback of one is the loopback of the other."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        network = str(Path("/proc/self/ns/net").readlink())
     except OSError:
-        return "unknown"
+        boot = network = "unknown"
+    return f"{socket.gethostname()}/{boot}/{network}"
 
 
 def _build_group(store: Store, place: Place, device: str, backend: str | None) -> str:
@@ -175,6 +177,8 @@ def _build_group(store: Store, place: Place, device: str, backend: str | None) -
 
     chosen = backend or dist.get_default_backend_for_device(device.partition(":")[0])
     if "gloo" in chosen and "GLOO_SOCKET_IFNAME" not in os.environ:
+        if place.nodes > 1 and place.head is None:
+            raise BadInput(f"the ranks are on {place.nodes} hosts: meet at --rendezvous host:port, not at a file")
         # gloo guesses its interface from the host name, which often resolves to an address that is not
         # this host's. The way to the head is known to work; on one host nothing leaves the loopback.
         head = resolve(place.head) if place.nodes > 1 and place.head else "127.0.0.1"

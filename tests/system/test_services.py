@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.system.conftest import require
+from tests.services import require
 from tests.system.slurm import NODES, SlurmCluster, SlurmError, processes_of
 
 if TYPE_CHECKING:

@@ -9,10 +9,19 @@ import subprocess
 
 from lockstep.launch.base import Job, Launcher, Outcome, meeting_file, threads_for
 from lockstep.launch.command import clean_environment, run_command
+from lockstep.train.records import read_records
 
-OPEN_MPI_ENDED = re.compile(r"mpirun noticed that process rank (\d+) .* exited on signal (\d+)")
-OPEN_MPI_EXIT = re.compile(r"\s*Process name: \[\[\d+,\d+\],(\d+)\]")
+# How Open MPI tells that a rank ended by a signal, or with an exit code (two lines).
+OPEN_MPI_SIGNAL = re.compile(r"mpirun noticed that process rank (\d+) .* exited on signal (\d+)")
+OPEN_MPI_RANK = re.compile(r"\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 OPEN_MPI_CODE = re.compile(r"\s*Exit code:\s+(\d+)")
+# How MPICH tells it: the process, not the rank.
+MPICH_PROCESS = re.compile(r"=\s+PID (\d+) RUNNING AT")
+MPICH_CODE = re.compile(r"=\s+EXIT CODE: (\d+)")
+CHATTER = re.compile(
+    r"-{60,}$|={60,}$|=\s|Primary job\s+terminated|a non-zero exit code\. Per user|mpirun (detected|noticed) that"
+    r"|the job to be terminated\.|YOUR APPLICATION TERMINATED|This typically refers|Please see the FAQ page"
+)
 
 
 class Mpirun(Launcher):
@@ -30,7 +39,7 @@ class Mpirun(Launcher):
         with meeting_file() as meeting:
             env = clean_environment({"LOCKSTEP_RENDEZVOUS": meeting, **threads_for(job), **job.variables})
             code = run_command(arguments(job, flavour()), env, heard)
-        return Outcome(min(code, 255) if code >= 0 else 1, heard.exits)
+        return Outcome(min(code, 255) if code >= 0 else 1, heard.by_rank(job))
 
 
 def flavour() -> str:
@@ -59,18 +68,31 @@ class Chatter:
     """Understands what mpirun says at the end: which rank went first, and how."""
 
     def __init__(self) -> None:
-        self.exits: dict[int, int] = {}
-        self._rank: int | None = None
+        self.ranks: dict[int, int] = {}
+        """Exit codes by rank, from Open MPI."""
+        self.processes: dict[int, int] = {}
+        """Exit codes by process, from MPICH; what it says are signals when the ranks do not exit by themselves."""
+        self._subject = -1
 
     def __call__(self, line: str) -> bool:
         """Take a line in; True if it is part of mpirun's own farewell."""
-        if (match := OPEN_MPI_ENDED.search(line)) is not None:
-            self.exits.setdefault(int(match[1]), -int(match[2]))
-            return True
-        if (match := OPEN_MPI_EXIT.match(line)) is not None:
-            self._rank = int(match[1])
-            return True
-        if (match := OPEN_MPI_CODE.match(line)) is not None and self._rank is not None:
-            self.exits.setdefault(self._rank, int(match[1]))
-            return True
-        return False
+        if (match := OPEN_MPI_SIGNAL.search(line)) is not None:
+            self.ranks.setdefault(int(match[1]), -int(match[2]))
+        elif (match := OPEN_MPI_RANK.match(line) or MPICH_PROCESS.match(line)) is not None:
+            self._subject = int(match[1])
+        elif (match := OPEN_MPI_CODE.match(line)) is not None:
+            self.ranks.setdefault(self._subject, int(match[1]))
+        elif (match := MPICH_CODE.match(line)) is not None:
+            self.processes.setdefault(self._subject, -int(match[1]))
+        else:
+            return CHATTER.match(line) is not None
+        return True
+
+    def by_rank(self, job: Job) -> dict[int, int]:
+        """Return the exit codes by rank; a process is looked up in the headers of the run's records."""
+        if self.processes and job.folder is not None:
+            for path in sorted(job.folder.glob("rank-*.jsonl")):
+                header = next(iter(read_records(path)), {})
+                if header.get("pid") in self.processes:
+                    self.ranks.setdefault(int(header["rank"]), self.processes[header["pid"]])
+        return self.ranks

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from lockstep.bench.start import Figure
     from lockstep.report.collect import Run
     from lockstep.report.compare import Row
 
@@ -61,6 +62,21 @@ def _measured(row: Row) -> list[str]:
         f"{accuracy:.1%}" if accuracy is not None else "",
         row.digest[:12] or "repeats differ",
     ]
+
+
+def figures(title: str, found: Sequence[Figure]) -> Table:
+    """Return the table of a benchmark whose rows are ratios."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("ours / theirs")
+    for heading in ("ours", "theirs", "ratio", "goal"):
+        table.add_column(heading, justify="right")
+    for figure in found:
+        sides = [
+            f"{middle:.2f} s ({low:.2f} to {high:.2f})"
+            for middle, (low, high) in ((figure.ours, figure.ours_spread), (figure.theirs, figure.theirs_spread))
+        ]
+        table.add_row(escape(figure.what), *sides, f"{figure.ratio:.2f}", f"at most {figure.goal:.2f}")
+    return table
 
 
 def loss_table(run: Run) -> Table:

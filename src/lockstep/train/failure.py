@@ -112,7 +112,8 @@ def report(failure: Failure) -> str:
     where = f"at step {failure.step}" if failure.step >= 0 else "before the first step"
     if failure.kind == "input":
         return failure.text
-    return f"rank {failure.rank} on {failure.host} failed {where}:\n{failure.text}"
+    what = "lost contact with another rank" if failure.kind == "contact" else "failed"
+    return f"rank {failure.rank} on {failure.host} {what} {where}:\n{failure.text}"
 
 
 def how_it_ended(code: int) -> str:

@@ -72,6 +72,7 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
                     "seconds": {name: round(value, 7) for name, value in stats.seconds.items()},
                     "total": round(times[-1], 7),
                     "memory": memory.now(world.device),
+                    "time": time.time(),
                 }
             )
             progress.step(stats.step + 1, stats.loss)

@@ -1,10 +1,9 @@
-"""Real services for the tests in this folder, each started once."""
+"""Real services for tests, each started once, and what to do where one is not installed."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,10 +59,3 @@ def openmpi() -> str:
 def mpich() -> str:
     """The path of MPICH's mpirun."""
     return require("mpirun.mpich")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder, and only these: pytest hands over those of every folder."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.system)
