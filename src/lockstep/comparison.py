@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from lockstep.errors import BadInput, LockstepError
 from lockstep.launch.start import start_run
 from lockstep.report.collect import Run, read_run
 from lockstep.report.compare import Row, summarise, with_speed_up
-from lockstep.strategies import ONE_PROCESS, check_name, processes
+from lockstep.strategies import check_name, processes
 from lockstep.train.records import create_folder
 from lockstep.train.spec import RunSpec
 
@@ -46,8 +47,13 @@ def ways(spec: RunSpec, strategies: Sequence[str], cpus: int) -> list[Way]:
 
 
 def run_all(rows: Sequence[Way], out: Path, repeats: int, tell: Callable[[str], None] = lambda _: None) -> list[Row]:
-    """Run every way `repeats` times, one after another in turn, so that a noisy minute hurts all alike."""
+    """Run every way `repeats` times, one after another in turn, so that a noisy minute hurts all alike.
+
+    A way that cannot run becomes a row that says why, and the rest goes on; if every way was refused, what was
+    asked is at fault, and that is raised instead.
+    """
     create_folder(out)
+    refused: list[BadInput] = []
     for repeat in range(repeats):
         for way in rows:
             if way.why_not:
@@ -56,18 +62,13 @@ def run_all(rows: Sequence[Way], out: Path, repeats: int, tell: Callable[[str], 
             try:
                 folder = out / f"{way.name.replace(', ', '-').replace(' ', '-')}-{repeat + 1}"
                 way.runs.append(read_run(start_run(way.spec, folder)))
-            except BadInput as error:
-                if _concerns_all(way, rows):
-                    raise
-                way.why_not = str(error)
             except LockstepError as error:
                 way.why_not = str(error)
+                refused += [error] if isinstance(error, BadInput) else []
+    if len(refused) == len(rows):
+        shutil.rmtree(out)  # nothing ran, so nothing is in it
+        raise refused[0]
     return with_speed_up([summarise(way.name, way.spec.workers, _threads(way), way.runs, way.why_not) for way in rows])
-
-
-def _concerns_all(way: Way, rows: Sequence[Way]) -> bool:
-    """Say whether a refusal is the recipe's rather than this row's: nothing has run, and it is the first."""
-    return way is rows[0] and not way.runs and (way.name in ONE_PROCESS or len(rows) == 1)
 
 
 def _threads(way: Way) -> int:

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import IO
+from typing import IO, TextIO
 
-from lockstep.launch.spawn import die_with_parent
+from lockstep.launch.family import die_with_parent
 
 GRACE_SECONDS = 5.0
 # What an outer launcher left in the environment would be taken for the inner one's word.
@@ -35,7 +35,7 @@ def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_command(command: list[str], env: Mapping[str, str], heard: Callable[[str], bool]) -> int:
-    """Run a launcher to its end and return its exit code; each line of its standard error goes to `heard`.
+    """Run a launcher to its end and return its exit code; each line that it prints goes to `heard`.
 
     A line for which `heard` returns True is the launcher's own chatter, understood and not repeated; the
     others are passed on. The command has a session of its own, so that Ctrl-C reaches only us, and we end it.
@@ -43,29 +43,35 @@ def run_command(command: list[str], env: Mapping[str, str], heard: Callable[[str
     process = subprocess.Popen(
         command,
         env=dict(env),
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=lambda: die_with_parent(signal.SIGTERM),
     )
+    assert process.stdout is not None
     assert process.stderr is not None
-    pump = threading.Thread(target=_pass_on, args=(process.stderr, heard), daemon=True)
-    pump.start()
+    pairs = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+    pumps = [threading.Thread(target=_pass_on, args=(*pair, heard), daemon=True) for pair in pairs]
+    for pump in pumps:
+        pump.start()
     try:
         code = process.wait()
     finally:
         _end(process)
-        pump.join(GRACE_SECONDS)
+        for pump in pumps:
+            pump.join(GRACE_SECONDS)
+        process.stdout.close()
         process.stderr.close()
     return code
 
 
-def _pass_on(stream: IO[bytes], heard: Callable[[str], bool]) -> None:
-    for line in stream:
+def _pass_on(source: IO[bytes], sink: TextIO, heard: Callable[[str], bool]) -> None:
+    for line in source:
         text = line.decode(errors="replace")
         if not heard(text.rstrip("\n")):
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            sink.write(text)
+            sink.flush()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -12,14 +12,14 @@ from lockstep.launch.command import clean_environment, run_command
 from lockstep.train.records import read_records
 
 # How Open MPI tells that a rank ended by a signal, or with an exit code (two lines).
-OPEN_MPI_SIGNAL = re.compile(r"mpirun noticed that process rank (\d+) .* exited on signal (\d+)")
+OPEN_MPI_SIGNAL = re.compile(r"mpi\S+ noticed that process rank (\d+) .* exited on signal (\d+)")
 OPEN_MPI_RANK = re.compile(r"\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 OPEN_MPI_CODE = re.compile(r"\s*Exit code:\s+(\d+)")
 # How MPICH tells it: the process, not the rank.
 MPICH_PROCESS = re.compile(r"=\s+PID (\d+) RUNNING AT")
 MPICH_CODE = re.compile(r"=\s+EXIT CODE: (\d+)")
 CHATTER = re.compile(
-    r"-{60,}$|={60,}$|=\s|Primary job\s+terminated|a non-zero exit code\. Per user|mpirun (detected|noticed) that"
+    r"-{60,}$|={60,}$|=\s|Primary job\s+terminated|a non-zero exit code\. Per user|mpi\S+ (detected|noticed) that"
     r"|the job to be terminated\.|YOUR APPLICATION TERMINATED|This typically refers|Please see the FAQ page"
 )
 

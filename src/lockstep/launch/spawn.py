@@ -4,33 +4,50 @@
       1. start  ---------------------> imports torch, once
       2. start rank r  --------------> fork  --------------------------> sets its variables, joins, trains
       3. wait for the first sentinel <------------------- exit status ---- ends
-      4. one failed: end the others; this process gone: the server ends, and the kernel ends the ranks
+      4. one failed: end the others; this process gone: each rank notices and ends
 
 Python's own fork server does the forking. It imports modules and does nothing else, so no thread, no
-device context and no lock is ever copied into a rank.
+device context and no lock is ever copied into a rank. A script is not forked: it gets a fresh Python,
+because it may not want torch at all.
 """
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lockstep.launch.base import Job, Launcher, Outcome, meeting_file, threads_for
+from lockstep.launch.family import die_with_parent, die_with_starter
 
 if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext, ForkServerProcess
+    from multiprocessing.context import ForkServerContext
 
 PRELOADED = ["torch", "torch.distributed", "lockstep.cli", "lockstep.launch.worker", "lockstep.train.loop"]
 PRELOADED += ["lockstep.train.preflight", "lockstep.strategies.torch_ddp", "psutil"]
 GRACE_SECONDS = 2.0
-PR_SET_PDEATHSIG = 1
+
+
+class Child(Protocol):
+    """A started rank."""
+
+    sentinel: int
+    """A descriptor that becomes readable when it has ended."""
+
+    def code(self, seconds: float | None) -> int | None:
+        """Wait for the end and return the exit code, negative for a signal; None if it still runs."""
+        ...
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it, if it still runs."""
+        ...
 
 
 class Spawn(Launcher):
@@ -44,17 +61,57 @@ class Spawn(Launcher):
 
     def start(self, job: Job) -> Outcome:
         """Start, wait, and end the rest when one fails."""
+        make = Fresh if job.script else Forked
         with meeting_file() as meeting:
-            processes = []
+            children: list[Child] = []
             try:
-                for rank in range(job.workers):
-                    variables = environment(job, rank, meeting)
-                    process = context().Process(target=_rank, args=(job, variables), name=f"lockstep rank {rank}")
-                    process.start()
-                    processes.append(process)
-                return _watch(processes, job)
+                children += (make(job, environment(job, rank, meeting)) for rank in range(job.workers))
+                return _watch(children, job)
             finally:
-                _end(processes)
+                _end(children)
+
+
+class Forked:
+    """A rank forked from the server."""
+
+    def __init__(self, job: Job, variables: dict[str, str]) -> None:
+        self._process = context().Process(target=_rank, args=(job.folder, variables))
+        self._process.start()
+        self.sentinel = self._process.sentinel
+
+    def code(self, seconds: float | None) -> int | None:
+        """Wait for the end."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it."""
+        if self._process.pid is not None and self._process.is_alive():
+            os.kill(self._process.pid, number)
+
+
+class Fresh:
+    """A rank with a Python of its own."""
+
+    def __init__(self, job: Job, variables: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            job.command,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,
+        )
+        self.sentinel = os.pidfd_open(self._process.pid)
+
+    def code(self, seconds: float | None) -> int | None:
+        """Wait for the end."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it."""
+        self._process.send_signal(number)
 
 
 def context() -> ForkServerContext:
@@ -78,49 +135,38 @@ def environment(job: Job, rank: int, meeting: str) -> dict[str, str]:
     }
 
 
-def _rank(job: Job, variables: dict[str, str]) -> None:
+def _rank(folder: Path, variables: dict[str, str]) -> None:
     """Run in the forked process: become this rank."""
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the starter ends the ranks; a bar would break otherwise
+    die_with_starter()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starter's to handle
     os.environ.update(variables)
-    if job.script:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.execve(job.command[0], job.command, dict(os.environ))  # noqa: S606 - a script gets a Python of its own
     from lockstep.launch.worker import leave, work
 
-    leave(work(Path(str(job.folder))))
+    leave(work(folder))
 
 
-def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
-    """Ask the kernel to end this process when the one that started it is gone."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
-
-
-def _watch(processes: list[ForkServerProcess], job: Job) -> Outcome:
+def _watch(children: Sequence[Child], job: Job) -> Outcome:
     """Wait until all have ended well, or one has not."""
     from lockstep.train.failure import finished
 
-    running: dict[object, int] = {process.sentinel: rank for rank, process in enumerate(processes)}
+    running = dict(enumerate(children))
     while running:
-        for ready in wait([processes[rank].sentinel for rank in running.values()]):
-            rank = running.pop(ready)
-            processes[rank].join()
-            code = processes[rank].exitcode or 0
+        ready = wait([child.sentinel for child in running.values()])
+        for rank in [rank for rank, child in running.items() if child.sentinel in ready]:
+            code = running.pop(rank).code(None) or 0
             if code or (job.folder is not None and not finished(job.folder, rank)):
                 return Outcome(code if code > 0 else 1, {rank: code})
-    return Outcome(0, dict.fromkeys(range(job.workers), 0))
+    return Outcome(0)
 
 
-def _end(processes: list[ForkServerProcess]) -> None:
+def _end(children: Sequence[Child]) -> None:
     """End what still runs: politely, then not."""
-    for process in processes:
-        if process.is_alive():
-            process.terminate()
+    for child in children:
+        child.send(signal.SIGTERM)
     deadline = time.monotonic() + GRACE_SECONDS
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.is_alive():
-            process.kill()
-            process.join()
-        process.close()
+    for child in children:
+        if child.code(max(0.0, deadline - time.monotonic())) is None:
+            child.send(signal.SIGKILL)
+            child.code(None)
+        if isinstance(child, Fresh):
+            os.close(child.sentinel)

@@ -83,10 +83,10 @@ def _preflight_apart(spec: RunSpec, out: Path) -> None:
 
 
 def _check(spec: RunSpec, out: Path, writer: Connection) -> None:
-    from lockstep.launch.spawn import die_with_parent
+    from lockstep.launch.family import die_with_starter
     from lockstep.train.preflight import preflight
 
-    die_with_parent()
+    die_with_starter()
     try:
         preflight(spec, out)
     except BadInput as error:

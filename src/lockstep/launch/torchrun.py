@@ -9,7 +9,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from lockstep.launch.base import Job, Launcher, Outcome, threads_for
-from lockstep.launch.spawn import context, die_with_parent
+from lockstep.launch.family import die_with_starter
+from lockstep.launch.spawn import context
 
 if TYPE_CHECKING:
     from torch.distributed.launcher.api import LaunchConfig
@@ -47,10 +48,11 @@ class Torchrun(Launcher):
 
 def _agent(job: Job, writer: Connection) -> None:
     """Run torch's elastic agent over this job's command; send back the exit codes of ranks that failed."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
-    die_with_parent(signal.SIGTERM)  # it then ends its ranks
+    die_with_starter(signal.SIGTERM)  # it then ends its ranks
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update({**threads_for(job), **job.variables})
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the report says it shorter
@@ -62,6 +64,8 @@ def _agent(job: Job, writer: Connection) -> None:
         first = error.get_first_failure()[0]
         ranks = sorted(error.failures, key=lambda rank: rank != first)
         exits = {rank: error.failures[rank].exitcode for rank in ranks}
+    except SignalException as error:  # the agent has ended its ranks by now
+        os._exit(128 + error.sigval)
     writer.send(exits)
     writer.close()
     os._exit(1 if exits else 0)

@@ -116,7 +116,7 @@ def leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    from lockstep.launch.spawn import die_with_parent
+    from lockstep.launch.family import die_with_parent
 
     die_with_parent()
     leave(work(Path(sys.argv[1])))
