@@ -96,16 +96,21 @@ def all_reduce(ex: Exchange, tensor: Tensor, call: Call, deadline: Deadline) -> 
     """Combine all ranks' tensors in place; with a root, only there."""
     size = call.numel * tensor.element_size()
     if size <= SMALL_BYTES:
-        ex.show(tensor.data_ptr(), size)
-        parity = ex.parity
-        ex.first_round(call, deadline)
-        if size and call.root in (-1, ex.rank):
-            parts = ex.heads(tensor.dtype, call.numel, parity)
-            scratch = ex.scratch(tensor.dtype, call.numel, tree.scratch_count(ex.size))
-            tree.reduce_into(tensor, parts, call.op, scratch)
-        ex.end()
+        small_all_reduce(ex, tensor, call, deadline)
     else:
         _SlicedReduce(ex, tensor, call).run(deadline)
+
+
+def small_all_reduce(ex: Exchange, tensor: Tensor, call: Call, deadline: Deadline) -> None:
+    """Everyone shows everything, and combines everything itself."""
+    rounds = ex.rounds
+    parity = rounds.parity
+    memmove(ex.outbox[parity][ex.rank], tensor.data_ptr(), tensor.nbytes)
+    ex.first_round(call, deadline)
+    if call.numel and call.root in (-1, ex.rank):
+        parts, scratch = ex.heads(tensor.dtype, call.numel, parity)
+        tree.reduce_into(tensor, parts, call.op, scratch)
+    rounds.parity = parity ^ 1
 
 
 class _SlicedReduce:

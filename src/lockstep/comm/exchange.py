@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lockstep.comm import wire
+from lockstep.comm import tree, wire
 from lockstep.comm.layout import DESCRIPTOR_BYTES, Layout
 from lockstep.comm.libc import address_of
 from lockstep.comm.sync import Deadline, Rounds
@@ -47,7 +47,7 @@ class Exchange:
             [whole[layout.outbox(r, p) : layout.outbox(r, p) + layout.outbox_bytes] for r in ranks] for p in parities
         ]
         self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
-        self._heads: dict[tuple[torch.dtype, int], list[list[Tensor]]] = {}
+        self._heads: dict[tuple[torch.dtype, int, int], tuple[list[Tensor], list[Tensor]]] = {}
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self._call = Call(wire.Kind.barrier)
         self._deadline = Deadline(0)
@@ -106,15 +106,17 @@ class Exchange:
         start = self.layout.outbox(self.rank if rank is None else rank, parity)
         return self._view[start : start + self.layout.outbox_bytes]
 
-    def heads(self, dtype: torch.dtype, count: int, parity: int) -> list[Tensor]:
-        """Return the first `count` elements of every rank's outbox."""
-        key = (dtype, count)
+    def heads(self, dtype: torch.dtype, count: int, parity: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the first `count` elements of every rank's outbox, and scratch buffers to combine them."""
+        key = (dtype, count, parity)
         found = self._heads.get(key)
         if found is None:
             if len(self._heads) >= _VIEWS_KEPT:
                 self._heads.clear()
-            found = self._heads[key] = [[t[:count] for t in row] for row in self.typed(dtype)]
-        return found[parity]
+            parts = [t[:count] for t in self.typed(dtype)[parity]]
+            scratch = [torch.empty(count, dtype=dtype) for _ in range(tree.scratch_count(self.size))]
+            found = self._heads[key] = (parts, scratch)
+        return found
 
     def typed(self, dtype: torch.dtype) -> list[list[Tensor]]:
         """Return all outboxes as tensors of a dtype, by parity and rank."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +12,22 @@ import torch.distributed as dist
 from lockstep.comm import collectives as run
 from lockstep.comm import libc, meet, tensors, tree
 from lockstep.comm.exchange import Exchange
-from lockstep.comm.layout import CELLS, SEMAPHORE_BYTES, Layout
+from lockstep.comm.layout import CELLS, SEMAPHORE_BYTES, SMALL_BYTES, Layout
+from lockstep.comm.mail import ANY, Mail
 from lockstep.comm.peers import Peers
 from lockstep.comm.sync import Deadline
 from lockstep.comm.wire import OPS, Call, Kind
-from lockstep.comm.work import Turns, Work
-from lockstep.errors import BadInput, LockstepError, Mismatch, PeerLost
+from lockstep.comm.work import DoneWork, Turns, Work
+from lockstep.errors import BadInput, Mismatch, PeerLost
 
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
+
+
+_ZERO = timedelta(0)
 
 
 def _make_flags(layout: Layout, memory: mmap.mmap) -> None:
@@ -64,6 +68,7 @@ class ShmGroup(dist.ProcessGroup):
         names = [f"rank {r}" for r in (world_ranks or range(place.size))]
         self._peers = Peers(view, libc.address_of(view), layout, ranks, names=names)
         self._exchange = Exchange(self._memory, layout, place.rank, peers=self._peers)
+        self._mail = Mail(self._memory, layout, place.rank, peers=self._peers, broken=self._break)
         self._turns = Turns("lockstep-shm", self._set_patient)
         self._place, self._ranks = place, ranks
 
@@ -74,24 +79,34 @@ class ShmGroup(dist.ProcessGroup):
 
     def _issue(self, opts: Any, operation: Callable[[Deadline], None], result: list[Tensor]) -> Work:
         """Run an operation now or in the background, as the options ask."""
-        limit = opts.timeout.total_seconds()
-        deadline = Deadline(limit if limit > 0 else self._seconds)
+        deadline = self._deadline(opts)
         if opts.asyncOp:
             return self._turns.submit(lambda: self._guarded(operation, deadline), result)
         return self._turns.call(lambda: self._guarded(operation, deadline), result)
 
+    def _deadline(self, opts: Any) -> Deadline:
+        limit = opts.timeout
+        return Deadline(self._seconds if limit < _ZERO else limit.total_seconds())
+
     def _guarded(self, operation: Callable[[Deadline], None], deadline: Deadline) -> None:
         """Run an operation; if it fails half-way, nobody can go on, so tell the others why."""
-        if self._broken is not None:
-            raise PeerLost(f"this group can no longer be used: {self._broken}")
+        self._check_usable()
         try:
             operation(deadline)
-        except (Mismatch, BadInput):
-            raise  # found before anything was exchanged, or by all ranks alike: still in step
         except BaseException as error:
-            text = str(error) if isinstance(error, LockstepError) else f"{type(error).__name__}: {error}"
-            self._break(text if isinstance(error, PeerLost) else f"{self._exchange.where()}: {text}")
+            self._after(error)
             raise
+
+    def _check_usable(self) -> None:
+        if self._broken is not None:
+            raise PeerLost(f"this group can no longer be used: {self._broken}")
+
+    def _after(self, error: BaseException) -> None:
+        """Go on after an error that left the ranks in step, else break the group."""
+        if isinstance(error, Mismatch | BadInput):
+            return  # found by all ranks alike, or before anything was exchanged
+        known = isinstance(error, PeerLost)
+        self._break(str(error) if known else f"{self._exchange.where()}: {type(error).__name__}: {error}")
 
     def _break(self, reason: str) -> None:
         self._broken = reason
@@ -101,7 +116,27 @@ class ShmGroup(dist.ProcessGroup):
 
     def allreduce(self, tensor_list: list[Tensor], opts: Any = None) -> Work:
         """Combine a tensor over all ranks, in place."""
+        if opts is not None and not opts.asyncOp and len(tensor_list) == 1:
+            tensor = tensor_list[0]
+            plain = tensor.is_cpu and tensor.is_contiguous() and not tensor.requires_grad and tensor.nbytes <= SMALL_BYTES
+            if plain and self._broken is None and self._turns.take():
+                return self._small_all_reduce(tensor, opts, tensor_list)
         return self._reduce(tensor_list, opts or dist.AllreduceOptions(), Kind.all_reduce, -1)
+
+    def _small_all_reduce(self, tensor: Tensor, opts: Any, result: list[Tensor]) -> Work:
+        """Do what `_reduce` does, in fewer steps: here a call of Python costs as much as a wait."""
+        try:
+            op = _operator(opts.reduceOp)
+            tree.check(op, tensor.dtype)
+            call = Call(Kind.all_reduce, tensor.numel(), tensor.dtype, op)
+            row = tensor if tensor.dim() == 1 else tensor.view(-1)
+            run.small_all_reduce(self._exchange, row, call, self._deadline(opts))
+        except BaseException as error:
+            self._after(error)
+            raise
+        finally:
+            self._turns.give()
+        return DoneWork(result)
 
     def allreduce_coalesced(self, tensor_list: list[Tensor], opts: Any = None) -> Work:
         """Combine several tensors over all ranks, in place."""
@@ -314,6 +349,41 @@ class ShmGroup(dist.ProcessGroup):
             opts or dist.BarrierOptions(), lambda deadline: run.barrier(self._exchange, deadline), []
         )
 
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = True) -> None:
+        """Wait for all ranks, and name all that are missing when the time is over.
+
+        `dist.monitored_barrier` accepts gloo by name only: call this method of the group instead.
+        """
+        del wait_all_ranks  # all missing ranks are named in any case
+        opts = dist.BarrierOptions()
+        opts.asyncOp = False
+        if timeout is not None:
+            opts.timeout = timeout
+        self.barrier(opts)
+
+    def share(self, size: int, what: str) -> mmap.mmap:
+        """Map `size` bytes of new memory that all ranks of the group see; a collective call."""
+        place = replace(self._place, what=what)
+        return meet.share(place, meet.fresh(place, "share"), self._ranks, size, lambda memory: None)
+
+    # -- messages
+
+    def send(self, tensor_list: list[Tensor], to: int, tag: int = 0) -> Work:
+        """Begin to send a tensor to a rank."""
+        tensors.check_cpu(tensor_list)
+        self._check_usable()
+        return self._mail.send(tensor_list[0], to, tag, Deadline(self._seconds))
+
+    def recv(self, tensor_list: list[Tensor], source: int, tag: int = 0) -> Work:
+        """Begin to receive a tensor from a rank."""
+        tensors.check_cpu(tensor_list)
+        self._check_usable()
+        return self._mail.recv(tensor_list[0], source, tag, Deadline(self._seconds))
+
+    def recv_anysource(self, tensor_list: list[Tensor], tag: int = 0) -> Work:
+        """Begin to receive a tensor from whoever sends one."""
+        return self.recv(tensor_list, ANY, tag)
+
     # The names that torch called until 2.12.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -328,6 +398,7 @@ class ShmGroup(dist.ProcessGroup):
         if self._broken is None:
             self._break(f"{self._peers.name(self._rank)} has left the group (destroy_process_group)")
         self._turns.close()
+        self._mail.close()
         self._peers.close()
 
     def abort(self) -> None:

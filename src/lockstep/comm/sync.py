@@ -10,7 +10,8 @@ A rank writes parity p again two rounds later, after it took the flags of the ro
 when it was done reading parity p. So nothing is overwritten that anyone still reads, with one wait a round.
 
 [Note: waiting]
-First look a few times, if there is a core for every rank; then look and give the core away; then sleep in the kernel. A
+First look a few times; then look and give the core away, for a third of a millisecond; then sleep in the kernel. Giving
+way early matters: the peer that is awaited may need this very core, also when there are enough cores on paper. A
 sleeper looks around ten times a second: for a peer that died or left a notice, and at the clock. That costs no
 measurable time, and it bounds how late a death is noticed. A background thread sleeps at once: while it looked in
 a loop it would hold the interpreter lock that the training loop needs.
@@ -18,7 +19,6 @@ a loop it would hold the interpreter lock that the training loop needs.
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 LOOK_AROUND: Final = 0.1
 """Seconds of sleep before a look at the peers and the clock."""
-SPINS: Final = 60
-YIELDS: Final = 150
+SPINS: Final = 5
+YIELDS: Final = 300
 
 
 class Deadline:
@@ -61,9 +61,6 @@ class Rounds:
         self._posts = tuple(base + layout.arrived(rank, r) for r in others)
         self._waits = tuple((base + layout.arrived(r, rank), r) for r in others)
         self._peers = peers
-        cores = len(os.sched_getaffinity(0))
-        self._spins = range(SPINS if layout.size <= cores else 1)
-        self._yields = range(YIELDS)
         self.parity = 0
         self.patient = False
         """Set while a background thread runs the rounds."""
@@ -84,11 +81,11 @@ class Rounds:
     def _wait(self, flag: int, rank: int, deadline: Deadline, where: Callable[[], str]) -> None:
         if not self.patient:
             trywait = libc.trywait
-            for _ in self._spins:
+            for _ in range(SPINS):
                 if not trywait(flag):
                     return
             give_way = libc.give_way
-            for _ in self._yields:
+            for _ in range(YIELDS):
                 give_way()
                 if not trywait(flag):
                     return

@@ -61,6 +61,7 @@ def scratch_count(leaves: int) -> int:
     return max([to - leaves + 1 for to, _, _ in plan(leaves) if to != OUT], default=0)
 
 
+@cache
 def check(op: int, dtype: torch.dtype) -> None:
     """Refuse a reduction that has no meaning for the dtype."""
     name = OPS[op]

@@ -121,13 +121,14 @@ class Work(dist.Work):
 class DoneWork(Work):
     """An operation that was run at once and went well: cheap to make, because most are of this kind."""
 
+    _error = None
+    _done = True
+    _future = None
+    _source = -1
+
     def __init__(self, result: list[Tensor]) -> None:
         dist.Work.__init__(self)
         self._result = result
-        self._error = None
-        self._done = True
-        self._future = None
-        self._source = -1
 
 
 class Turns:
@@ -142,15 +143,23 @@ class Turns:
         self._thread: threading.Thread | None = None
         self._closed = False
 
+    def take(self) -> bool:
+        """Take the turn, if nothing is pending; the caller must `give` it back."""
+        return not self._pending and self._turn.acquire(blocking=False)
+
+    def give(self) -> None:
+        """Give the turn back, and let the background thread see to what came in meanwhile."""
+        self._turn.release()
+        if self._pending:
+            self._wake.put(None)
+
     def call(self, operation: Callable[[], None], result: list[Tensor]) -> Work:
         """Run an operation and return when it is done."""
-        if not self._pending and self._turn.acquire(blocking=False):
+        if self.take():
             try:
                 operation()
             finally:
-                self._turn.release()
-                if self._pending:
-                    self._wake.put(None)
+                self.give()
             return DoneWork(result)
         work = self.submit(operation, result)
         work.wait()
@@ -191,9 +200,7 @@ class Turns:
             try:
                 self._run_pending(work)
             finally:
-                self._turn.release()
-                if self._pending:
-                    self._wake.put(None)
+                self.give()
 
     def _background(self) -> None:
         while True:
