@@ -113,6 +113,16 @@ def small_all_reduce(ex: Exchange, tensor: Tensor, call: Call, deadline: Deadlin
     rounds.parity = parity ^ 1
 
 
+def part_of(numel: int, room: int, size: int, chunk: int, rank: int) -> range:
+    """Return the elements of a rank's slice of a chunk, where a chunk is at most `room` elements for each rank."""
+    start = chunk * room * size
+    length = min(room * size, numel - start)
+    # The last chunk is shorter and cut evenly too, at cache lines.
+    step = -(-length // size)
+    step = min(step + -step % ALIGN, room)
+    return range(start + min(rank * step, length), start + min((rank + 1) * step, length))
+
+
 class _SlicedReduce:
     """A large all_reduce: rank j combines slice j of every chunk.
 
@@ -137,15 +147,6 @@ class _SlicedReduce:
         self.boxes = ex.typed(tensor.dtype)
         self.scratch = ex.scratch(tensor.dtype, self.slice, tree.scratch_count(ex.size))
 
-    def _slice(self, chunk: int, rank: int) -> range:
-        """Return the elements of one rank's slice of a chunk."""
-        length = min(self.chunk, self.call.numel - chunk * self.chunk)
-        # The last chunk is shorter and cut evenly too, at cache lines.
-        step = -(-length // self.ex.size)
-        step += -step % ALIGN
-        start = min(rank * step, length)
-        return range(chunk * self.chunk + start, chunk * self.chunk + min(start + step, length))
-
     def run(self, deadline: Deadline) -> None:
         ex = self.ex
         for number in range(self.count + 1):
@@ -157,9 +158,12 @@ class _SlicedReduce:
             _meet(ex, number, self.call, deadline)  # 3
             if number > 0 and self.call.root in (-1, ex.rank):
                 for rank in ex.others:  # 4
-                    part = self._slice(number - 1, rank)
+                    part = self._part(number - 1, rank)
                     self._take(part, rank)
         ex.end()
+
+    def _part(self, chunk: int, rank: int) -> range:
+        return part_of(self.call.numel, self.slice, self.ex.size, chunk, rank)
 
     def _at(self, rank: int) -> int:
         return rank * self.slice * self.item
@@ -169,13 +173,13 @@ class _SlicedReduce:
 
     def _show_inputs(self, chunk: int, parity: int) -> None:
         for rank in self.ex.others:
-            part = self._slice(chunk, rank)
+            part = self._part(chunk, rank)
             start = self.address + part.start * self.item
             self.ex.show(start, len(part) * self.item, self._at(rank), parity=parity)
 
     def _combine(self, chunk: int, parity: int) -> None:
         ex = self.ex
-        part = self._slice(chunk, ex.rank)
+        part = self._part(chunk, ex.rank)
         if not part:
             return
         start = ex.rank * self.slice
