@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from lockstep.comm import collectives as run
-from lockstep.comm import libc, meet, tensors, tree
+from lockstep.comm import libc, meet, sparse, tensors, tree
 from lockstep.comm.exchange import Exchange
 from lockstep.comm.layout import CELLS, SEMAPHORE_BYTES, SMALL_BYTES, Layout
 from lockstep.comm.mail import ANY, Mail
@@ -118,8 +118,9 @@ class ShmGroup(dist.ProcessGroup):
         """Combine a tensor over all ranks, in place."""
         if opts is not None and not opts.asyncOp and len(tensor_list) == 1:
             tensor = tensor_list[0]
-            plain = tensor.is_cpu and tensor.is_contiguous() and not tensor.requires_grad and tensor.nbytes <= SMALL_BYTES
-            if plain and self._broken is None and self._turns.take():
+            plain = tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
+            small = plain and not tensor.requires_grad and tensor.nbytes <= SMALL_BYTES
+            if small and self._broken is None and self._turns.take():
                 return self._small_all_reduce(tensor, opts, tensor_list)
         return self._reduce(tensor_list, opts or dist.AllreduceOptions(), Kind.all_reduce, -1)
 
@@ -147,8 +148,10 @@ class ShmGroup(dist.ProcessGroup):
         return self._reduce(tensor_list, opts, Kind.reduce, opts.rootRank)
 
     def _reduce(self, tensor_list: list[Tensor], opts: Any, kind: Kind, root: int) -> Work:
-        tensors.check_cpu(tensor_list)
         op = _operator(opts.reduceOp)
+        if kind is Kind.all_reduce and any(t.layout is torch.sparse_coo for t in tensor_list):
+            return self._issue(opts, lambda deadline: self._sparse(tensor_list, op, deadline), tensor_list)
+        tensors.check_cpu(tensor_list)
         for tensor in tensor_list:
             tree.check(op, tensor.dtype)
 
@@ -161,6 +164,10 @@ class ShmGroup(dist.ProcessGroup):
                     tensors.put_back(tensor, row)
 
         return self._issue(opts, operation, tensor_list)
+
+    def _sparse(self, tensor_list: list[Tensor], op: int, deadline: Deadline) -> None:
+        for tensor in tensor_list:
+            sparse.all_reduce(self._exchange, tensor, op, deadline)
 
     def broadcast(self, tensor_list: list[Tensor], opts: Any) -> Work:
         """Copy the root's tensor to all ranks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from lockstep.errors import BadInput
@@ -22,6 +23,8 @@ def check_cpu(tensors: Iterable[Tensor]) -> None:
                 f'backend "shm" works on CPU tensors, and this one is on {tensor.device}: move it with .cpu(), '
                 f'or use init_process_group("nccl") for tensors on accelerators'
             )
+        if tensor.layout is not torch.strided:
+            raise BadInput(f"this collective takes dense tensors, not {tensor.layout}: only all_reduce takes sparse ones")
 
 
 def span(tensor: Tensor) -> Span:
