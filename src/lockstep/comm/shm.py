@@ -60,6 +60,7 @@ class ShmGroup(dist.ProcessGroup):
         self._seconds = place.timeout.total_seconds()
         self._name, self._desc = "", "shm"
         self._broken: str | None = None
+        self._left = False
         prefix = meet.fresh(place, "shm")
         ranks = meet.identities(place, prefix)
         layout = Layout(place.size)
@@ -402,15 +403,21 @@ class ShmGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Leave the group; ranks that still wait for this one are told so."""
+        if self._left:
+            return
+        self._left = True
         if self._broken is None:
             self._break(f"{self._peers.name(self._rank)} has left the group (destroy_process_group)")
         self._turns.close()
         self._mail.close()
         self._peers.close()
+        # torch keeps groups in cycles; the memory must not wait for the garbage collector.
+        del self._memory, self._exchange, self._mail, self._peers
 
     def abort(self) -> None:
         """Leave the group without waiting for what is under way."""
-        self._break(f"{self._peers.name(self._rank)} aborted the group")
+        if not self._left:
+            self._break(f"{self._peers.name(self._rank)} aborted the group")
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time limit of operations to come."""
