@@ -10,12 +10,15 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 # Ranks are forked from a process that has imported torch and run nothing: they start in milliseconds, not seconds.
 _context = mp.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "tests.warm"])
+# Started here and not in the first test, which would be blamed for leaving it behind.
+forkserver.ensure_running()
 
 
 @dataclass(frozen=True)

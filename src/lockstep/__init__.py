@@ -1,8 +1,35 @@
 """Lockstep trains one PyTorch model on many workers: one recipe, every way, the same bits, measured."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from lockstep.comm.register import register as _register_shm
 from lockstep.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from lockstep.recipe import Loss, Recipe
+    from lockstep.train.trainer import Trainer
+    from lockstep.world import World, join
 
+__all__ = ["Loss", "Recipe", "Trainer", "World", "__version__", "join"]
+
+# Looked up on first use: the command line must answer before torch is imported.
+_HOMES = {
+    "Loss": "lockstep.recipe",
+    "Recipe": "lockstep.recipe",
+    "Trainer": "lockstep.train.trainer",
+    "World": "lockstep.world",
+    "join": "lockstep.world",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+# `dist.init_process_group("shm")` works after `import lockstep`, in either order with `import torch`.
 _register_shm()

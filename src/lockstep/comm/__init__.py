@@ -1,1 +1,1 @@
-"""Ranks of one host talk through shared memory: the `shm` backend and the arena."""
+"""How ranks meet and talk."""

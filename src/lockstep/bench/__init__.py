@@ -1,0 +1,1 @@
+"""The tables: ours beside the stock parts, from one interleaved run."""

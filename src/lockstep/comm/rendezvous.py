@@ -1,0 +1,157 @@
+"""How the ranks of a world find each other: one store, opened the way the launcher allows.
+
+rendezvous          who uses it                            what is opened
+file:///path        spawn, mpirun and by hand on one host  a file in a private folder, no port
+tcp://host:port     by hand                                that port, on that address alone
+env://              torchrun                               nothing: the agent's store is there already
+(none)              srun, mpirun typed by the user         a port derived from the job, on the head node
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
+from torch.distributed.rendezvous import rendezvous
+
+from lockstep.errors import BadInput, LockstepError
+from lockstep.launch.addresses import CANDIDATES, candidate_ports, family, resolve, split_address
+
+if TYPE_CHECKING:
+    from lockstep.launch.detect import Place
+
+
+def open_store(place: Place, timeout: float) -> Store:
+    """Return the store of this world; refuse at once where the ranks could never meet."""
+    where = place.rendezvous
+    if where is None and place.head is not None and place.port is not None:
+        where = f"tcp://{place.head}:{place.port}"
+    if where is None:
+        return _derived(place, timeout)
+    if where == "env://":
+        store: Store = next(iter(rendezvous("env://", place.rank, place.size)))[0]
+        return store
+    if where.startswith("file://"):
+        return _file(Path(where.removeprefix("file://")), place)
+    host, port = split_address(where)
+    return _exact(place, host, port, timeout)
+
+
+def _file(path: Path, place: Place) -> Store:
+    if not path.parent.is_dir():
+        raise BadInput(f"the rendezvous file {path} cannot be made: the folder {path.parent} does not exist")
+    return FileStore(str(path), place.size)
+
+
+def _exact(place: Place, host: str, port: int, timeout: float) -> Store:
+    """Rank 0 serves at exactly this address; the others wait for it."""
+    address = resolve(host)
+    if place.rank == 0:
+        try:
+            return _serve(address, port, place.size, timeout)
+        except OSError as error:
+            raise BadInput(
+                f"rank 0 cannot listen on {host}:{port}: {error.strerror or error}. Another program, or another "
+                "process that was also started as rank 0, has it: choose another port, or check the ranks"
+            ) from error
+    try:
+        return _connect(address, port, place.size, timeout)
+    except dist.DistError as error:
+        raise LockstepError(
+            f"rank {place.rank} found no rank 0 at {host}:{port} within {timeout:.0f} s: is it started, is the "
+            "port open between the hosts?"
+        ) from error
+
+
+def _derived(place: Place, timeout: float) -> Store:
+    """Meet at a port that follows from the job's name, so that no rank has to tell another.
+
+    1. All ranks compute the same list of candidate ports.
+    2. Rank 0 takes the first that is free and writes the job's name into its store.
+    3. The others go round the list until a store answers with that name: another program, or another
+       job's store, does not.
+    """
+    if place.nodes > 1 and (place.head is None or place.job is None):
+        raise BadInput(
+            f"{place.launcher} started {place.size} ranks on {place.nodes} hosts and does not say where rank 0 "
+            "is: set MASTER_ADDR (its host name) and MASTER_PORT for all ranks, e.g. mpirun -x MASTER_ADDR=... "
+            "-x MASTER_PORT=..."
+        )
+    head = place.head if place.nodes > 1 and place.head else "127.0.0.1"
+    address, job = resolve(head), place.job or family()
+    ports = list(candidate_ports(job))
+    if place.rank == 0:
+        for port in ports:
+            with contextlib.suppress(OSError):
+                store = _serve(address, port, place.size, timeout)
+                store.set("lockstep/job", job)
+                return store
+        raise LockstepError(
+            f"none of the {CANDIDATES} ports derived from job {job} is free on {head} (first: {ports[0]}): "
+            "set MASTER_ADDR and MASTER_PORT for all ranks"
+        )
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        for port in ports:
+            with contextlib.suppress(dist.DistError, OSError):
+                if _listens(address, port):
+                    store = _connect(address, port, place.size, timeout=2.0)
+                    store.set_timeout(timedelta(seconds=2))
+                    if store.get("lockstep/job") == job.encode():
+                        store.set_timeout(timedelta(seconds=timeout))
+                        return store
+        time.sleep(0.02)
+    raise LockstepError(
+        f"rank {place.rank} found no rank 0 of job {job} on {head} within {timeout:.0f} s (ports "
+        f"{ports[0]}, {ports[1]}, ...): is rank 0 running, are these ports open between the hosts?"
+    )
+
+
+def _serve(address: str, port: int, size: int, timeout: float) -> TCPStore:
+    # torch's store listens on every interface; handing it a bound socket keeps it on this address.
+    listener = _listener(address, port)
+    return TCPStore(
+        address,
+        port,
+        size,
+        is_master=True,
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _listens(address: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1.0):
+        return True
+    return False
+
+
+def _connect(address: str, port: int, size: int, timeout: float) -> TCPStore:
+    return TCPStore(
+        address,
+        port,
+        size,
+        is_master=False,
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,
+    )

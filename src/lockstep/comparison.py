@@ -1,0 +1,74 @@
+"""Running a comparison: the same recipe every way, repeats interleaved, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from lockstep.errors import BadInput, LockstepError
+from lockstep.launch.start import start_run
+from lockstep.report.collect import Run, read_run
+from lockstep.report.compare import Row, summarise, with_speed_up
+from lockstep.strategies import ONE_PROCESS, check_name, processes
+from lockstep.train.records import create_folder
+from lockstep.train.spec import RunSpec
+
+
+@dataclass
+class Way:
+    """One row to be: an order, and the runs it gave."""
+
+    name: str
+    spec: RunSpec
+    runs: list[Run] = field(default_factory=list)
+    why_not: str = ""
+
+
+def ways(spec: RunSpec, strategies: Sequence[str], cpus: int) -> list[Way]:
+    """Return the rows of a comparison: the same lanes and threads for all, and `single` on all cores.
+
+    Threads not given means CPUs // workers for every row: kernels give other bits at other thread counts.
+    """
+    for name in strategies:
+        check_name(name)
+    if len(set(strategies)) != len(strategies):
+        raise BadInput(f"--strategies {','.join(strategies)}: each at most once")
+    threads = spec.threads or max(1, cpus // spec.workers)
+    rows = [
+        Way(name, replace(spec, strategy=name, workers=processes(name, spec.workers), threads=threads))
+        for name in strategies
+    ]
+    if "single" in strategies and cpus > threads:
+        row = next(way for way in rows if way.name == "single")
+        rows.append(Way(f"single, {cpus} threads", replace(row.spec, threads=cpus)))
+    return rows
+
+
+def run_all(rows: Sequence[Way], out: Path, repeats: int, tell: Callable[[str], None] = lambda _: None) -> list[Row]:
+    """Run every way `repeats` times, one after another in turn, so that a noisy minute hurts all alike."""
+    create_folder(out)
+    for repeat in range(repeats):
+        for way in rows:
+            if way.why_not:
+                continue
+            tell(f"{way.name}, repeat {repeat + 1} of {repeats}")
+            try:
+                folder = out / f"{way.name.replace(', ', '-').replace(' ', '-')}-{repeat + 1}"
+                way.runs.append(read_run(start_run(way.spec, folder)))
+            except BadInput as error:
+                if _concerns_all(way, rows):
+                    raise
+                way.why_not = str(error)
+            except LockstepError as error:
+                way.why_not = str(error)
+    return with_speed_up([summarise(way.name, way.spec.workers, _threads(way), way.runs, way.why_not) for way in rows])
+
+
+def _concerns_all(way: Way, rows: Sequence[Way]) -> bool:
+    """Say whether a refusal is the recipe's rather than this row's: nothing has run, and it is the first."""
+    return way is rows[0] and not way.runs and (way.name in ONE_PROCESS or len(rows) == 1)
+
+
+def _threads(way: Way) -> int:
+    return int(way.runs[-1].result["threads"]) if way.runs else way.spec.threads or 0

@@ -1,0 +1,1 @@
+"""Samples in an order that depends on the seed and the epoch alone."""

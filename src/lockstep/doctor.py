@@ -1,0 +1,72 @@
+"""`lockstep doctor`: what would be used here, and which variables made it so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from lockstep.errors import BadInput
+from lockstep.launch.detect import conflicts, detect
+from lockstep.launch.registry import LAUNCHERS, find
+from lockstep.train.spec import versions
+from lockstep.world import choose_device, choose_threads, usable_cpus
+
+
+def examine(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the decision and its reasons; an environment that cannot work is an error here as in `join`."""
+    place = detect(env)
+    cpus = usable_cpus()
+    threads, why = choose_threads(env, cpus, place.local_size)
+    try:
+        device: str = choose_device("auto", place)
+    except BadInput as error:
+        device = f"none: {error}"
+    return {
+        "started_by": place.launcher,
+        "because_of": {name: env[name] for name in place.evidence if name in env},
+        "conflicts": conflicts(env),
+        "rank": place.rank,
+        "size": place.size,
+        "local_rank": place.local_rank,
+        "local_size": place.local_size,
+        "node": place.node,
+        "nodes": place.nodes,
+        "rendezvous": _meeting(place.rendezvous, place.head, place.port, place.size),
+        "device": device,
+        "threads": threads,
+        "threads_because": why,
+        "backend": None if place.size == 1 else _backend(device),
+        "launchers": {name: _usable(name) for name in LAUNCHERS},
+        "peers": {name: find_spec(name) is not None for name in ("lightning", "accelerate", "tensorflow")},
+        "dev_shm_bytes": _shared_memory(),
+        "versions": versions(),
+    }
+
+
+def _meeting(rendezvous: str | None, head: str | None, port: int | None, size: int) -> str:
+    if size == 1:
+        return "none needed"
+    if rendezvous:
+        return rendezvous
+    return f"{head or '127.0.0.1'}:{port or 'a port derived from the job'}"
+
+
+def _backend(device: str) -> str:
+    import torch.distributed as dist
+
+    return str(dist.get_default_backend_for_device(device.partition(":")[0]))
+
+
+def _usable(launcher: str) -> str:
+    try:
+        find(launcher)
+    except BadInput as error:
+        return str(error)
+    return "yes"
+
+
+def _shared_memory() -> int | None:
+    return shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else None  # noqa: S108, PTH112

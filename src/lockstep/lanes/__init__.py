@@ -1,0 +1,1 @@
+"""Lanes: the fixed slices of a global batch, and who computes which."""

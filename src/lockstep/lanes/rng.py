@@ -1,0 +1,14 @@
+"""The random numbers of a lane: the same wherever, and after whatever, the lane is computed."""
+
+import torch
+
+from lockstep.seeding import derive
+
+
+def seed_lane(seed: int, step: int, lane: int, device: str) -> None:
+    """Set the default generator to the start of this lane's own stream (dropout draws from it)."""
+    value = derive("lane", seed, step, lane)
+    if device == "cpu":
+        torch.default_generator.manual_seed(value)
+    else:
+        torch.manual_seed(value)

@@ -1,0 +1,90 @@
+"""The contract of a launcher: start the processes of a world, wait, and say who failed first."""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every process of a world is to run: a recipe's run folder, or a script."""
+
+    workers: int
+    """How many processes."""
+    folder: Path | None = None
+    """The run folder, for a recipe."""
+    script: tuple[str, ...] = ()
+    """A Python script and its arguments, where there is no recipe."""
+    nodes: int | None = None
+    """Over how many hosts, where the launcher has a say in it."""
+    threads: int | None = None
+    """Threads per worker."""
+    extra: tuple[str, ...] = ()
+    """More arguments for srun or mpirun."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """More environment for every rank."""
+
+    @property
+    def command(self) -> list[str]:
+        """What to start for each rank, as a command."""
+        if self.folder is not None:
+            return [sys.executable, "-m", "lockstep.launch.worker", str(self.folder)]
+        return [sys.executable, *self.script]
+
+    @property
+    def foreign_command(self) -> list[str]:
+        """The same under a launcher that does not set torch's own variables: a script gets them first."""
+        if self.folder is not None:
+            return self.command
+        return [sys.executable, "-m", "lockstep.launch.script", *self.script]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the processes ended."""
+
+    code: int
+    """0 if all ended well."""
+    exits: dict[int, int] = field(default_factory=dict)
+    """Exit codes by rank as far as known, the first to fail first; negative means a signal."""
+
+
+class Launcher(ABC):
+    """Starts the processes of a world. One that was started leaves nothing behind, however it ends."""
+
+    name: ClassVar[str]
+    """As typed."""
+
+    def unavailable(self) -> str | None:
+        """Say why it cannot be used here, or None."""
+        return None
+
+    @abstractmethod
+    def start(self, job: Job) -> Outcome:
+        """Start all processes, wait for them, and end the rest when one fails."""
+
+
+@contextmanager
+def meeting_file() -> Iterator[str]:
+    """Yield a rendezvous for the ranks of this host that leaves no file, even if everything is killed.
+
+    The file has no name: it lives in this process's descriptor table, where only processes of the same user
+    can open it, and is gone when this process is.
+    """
+    descriptor = os.memfd_create("lockstep-rendezvous", os.MFD_CLOEXEC)
+    try:
+        yield f"file:///proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def threads_for(job: Job) -> dict[str, str]:
+    """Return the variables that tell a worker how many threads it has, if that was asked for."""
+    return {} if job.threads is None else {"OMP_NUM_THREADS": str(job.threads)}

@@ -1,0 +1,323 @@
+"""Who started this process: a pure reading of its environment, by complete sets of variables only.
+
+    lockstep spawn -> torchrun -> by hand -> Open MPI -> MPICH -> MVAPICH2 -> jsrun -> Slurm -> nobody
+       our own       runs inside   RANK & co.      each by rank *and* size            a real step only
+       children      srun steps
+
+The first complete set wins. A set is never filled up from another one: RANK from a shell profile and a size
+from Slurm would make a world that nobody started. Half a set is an error that names what is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from lockstep.errors import BadInput
+
+Env = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a launcher put this process, before any device or connection exists."""
+
+    launcher: str
+    """Who started it: `spawn`, `torchrun`, `manual`, `openmpi`, `mpich`, `mvapich2`, `jsrun`, `srun`, `inline`."""
+    rank: int = 0
+    """This process among all of the world."""
+    size: int = 1
+    """How many processes the world has."""
+    local_rank: int = 0
+    """This process among those of its host."""
+    local_size: int = 1
+    """How many processes of the world run on this host."""
+    node: int = 0
+    """Which host this is."""
+    nodes: int = 1
+    """How many hosts the world has."""
+    head: str | None = None
+    """The host of rank 0, where the launcher tells it."""
+    port: int | None = None
+    """The port that rank 0 listens on, where the launcher tells it."""
+    job: str | None = None
+    """What tells this world from others that run at the same time."""
+    rendezvous: str | None = None
+    """Where the ranks meet, if the launcher says so itself (`file:///...`)."""
+    located: bool = True
+    """Whether the launcher told which ranks share a host; if not, the ranks tell each other."""
+    evidence: tuple[str, ...] = field(default=())
+    """The variables that decided."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or not 0 <= self.rank < self.size:
+            raise BadInput(
+                f"rank {self.rank} of {self.size} (from {self._said_by()}): a rank counts from 0 to size - 1"
+            )
+        if self.local_size < 1 or not 0 <= self.local_rank < self.local_size:
+            raise BadInput(
+                f"local rank {self.local_rank} of {self.local_size} on this host (from {self._said_by()}): "
+                "it counts from 0 to local size - 1"
+            )
+        if self.local_size > self.size:
+            raise BadInput(f"{self.local_size} ranks on this host but only {self.size} in all (from {self._said_by()})")
+
+    def _said_by(self) -> str:
+        return ", ".join(self.evidence) or "the command line"
+
+
+def detect(env: Env) -> Place:
+    """Return this process's place; `inline` if no launcher left a set of variables."""
+    for reader in _READERS:
+        place = reader(env)
+        if place is not None:
+            return place
+    return Place(launcher="inline")
+
+
+def conflicts(env: Env) -> list[str]:
+    """Return one sentence for each complete set that lost against the one that won."""
+    found = [place for reader in _READERS if (place := reader(env)) is not None]
+    if len(found) < 2:
+        return []
+    winner, others = found[0], found[1:]
+    return [
+        f"{other.launcher} also says rank {other.rank} of {other.size} ({', '.join(other.evidence)}); "
+        f"{winner.launcher} was found first and wins"
+        for other in others
+        if (other.rank, other.size) != (winner.rank, winner.size)
+    ]
+
+
+def _spawn(env: Env) -> Place | None:
+    if env.get("LOCKSTEP_LAUNCHER") != "spawn":
+        return None
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    rank, size, local_rank, local_size = _numbers(env, names, whose="`lockstep run --launcher spawn`")
+    return Place(
+        launcher="spawn",
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        rendezvous=env.get("LOCKSTEP_RENDEZVOUS"),
+        evidence=("LOCKSTEP_LAUNCHER", *names, "LOCKSTEP_RENDEZVOUS"),
+    )
+
+
+def _torchrun(env: Env) -> Place | None:
+    if "TORCHELASTIC_RUN_ID" not in env:
+        return None
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    rank, size, local_rank, local_size, node, nodes = _numbers(env, names, whose="torchrun")
+    return Place(
+        launcher="torchrun",
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        node=node,
+        nodes=nodes,
+        head=env.get("MASTER_ADDR"),
+        port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
+        job=env["TORCHELASTIC_RUN_ID"],
+        rendezvous="env://",
+        evidence=("TORCHELASTIC_RUN_ID", *names, "MASTER_ADDR", "MASTER_PORT"),
+    )
+
+
+def _manual(env: Env) -> Place | None:
+    """RANK and WORLD_SIZE with an address to meet at, as in torch's own env:// method."""
+    pair = [name for name in ("RANK", "WORLD_SIZE") if name in env]
+    if not pair:
+        return None
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in names if name not in env]
+    if missing:
+        raise BadInput(
+            f"{' and '.join(pair)} {'is' if len(pair) == 1 else 'are'} set, but not {', '.join(missing)}. "
+            f"To start ranks by hand set all of {', '.join(names)}; otherwise unset {', '.join(pair)}"
+        )
+    rank, size = _numbers(env, ("RANK", "WORLD_SIZE"), whose="the shell")
+    local = [name for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name in env]
+    local_size = _number(env, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in env else size
+    local_rank = _number(env, "LOCAL_RANK") if "LOCAL_RANK" in env else rank % local_size
+    return Place(
+        launcher=env.get("LOCKSTEP_LAUNCHER", "manual"),
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        node=rank // local_size,
+        nodes=-(-size // local_size),
+        head=env["MASTER_ADDR"],
+        port=_number(env, "MASTER_PORT"),
+        located=False,
+        evidence=(*names, *local),
+    )
+
+
+def _mpi(
+    launcher: str, rank_size: tuple[str, str], local: tuple[str, str], job: tuple[str, ...]
+) -> Callable[[Env], Place | None]:
+    """Return a reader for one MPI: all of them tell rank and size, local rank and local size."""
+
+    def read(env: Env) -> Place | None:
+        if not any(name in env for name in rank_size):
+            return None
+        if "SLURM_STEP_ID" in env and not any(name in env for name in local):
+            return None  # `srun --mpi=pmi2` sets PMI_RANK and PMI_SIZE too: Slurm's own set says more
+        names = (*rank_size, *local)
+        rank, size, local_rank, local_size = _numbers(env, names, whose=launcher)
+        return Place(
+            launcher=launcher,
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            local_size=local_size,
+            node=0 if local_size == size else rank // local_size,
+            nodes=-(-size // local_size),
+            located=local_size == size,
+            head=env.get("MASTER_ADDR"),
+            port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
+            job="-".join(env[name] for name in job if name in env) or None,
+            # A file of the starter's host is no meeting point for several hosts.
+            rendezvous=env.get("LOCKSTEP_RENDEZVOUS") if local_size == size else None,
+            evidence=names,
+        )
+
+    return read
+
+
+def _slurm(env: Env) -> Place | None:
+    step = env.get("SLURM_STEP_ID")
+    if step is None or not step.isdigit() or int(step) >= 2**31:
+        return _allocation_without_step(env)
+    names = (
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_STEP_NUM_NODES",
+    )
+    if any(name not in env for name in names) and "SLURM_PROCID" not in env:
+        return None
+    rank, size, local_rank, node, nodes = _numbers(env, names, whose="srun")
+    per_node = tasks_per_node(env.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    if len(per_node) <= node:
+        raise BadInput(
+            f"SLURM_STEP_TASKS_PER_NODE={env.get('SLURM_STEP_TASKS_PER_NODE', '')!r} says nothing of node {node}"
+        )
+    hosts = node_names(env.get("SLURM_STEP_NODELIST", ""))
+    return Place(
+        launcher="srun",
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=per_node[node],
+        node=node,
+        nodes=nodes,
+        head=env.get("MASTER_ADDR") or (hosts[0] if hosts else None),
+        port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
+        job=f"{env.get('SLURM_JOB_ID', '0')}.{step}",
+        evidence=("SLURM_STEP_ID", *names, "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST"),
+    )
+
+
+def _allocation_without_step(env: Env) -> Place | None:
+    """Inside sbatch or salloc but not under srun: Slurm's task count is a wish, nobody has started the tasks."""
+    tasks = env.get("SLURM_NTASKS", "1")
+    if "SLURM_JOB_ID" in env and "SLURM_PROCID" in env and tasks.isdigit() and int(tasks) > 1:
+        raise BadInput(
+            f"this is a Slurm job of {tasks} tasks (SLURM_NTASKS), but no srun step: one process runs and would "
+            f"wait for {int(tasks) - 1} others that nobody started. Put srun before the command, or use "
+            "`lockstep run --launcher srun`, or --launcher spawn for workers on this node alone"
+        )
+    return None
+
+
+_READERS: tuple[Callable[[Env], Place | None], ...] = (
+    _spawn,
+    _torchrun,
+    _manual,
+    _mpi(
+        "openmpi",
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("PMIX_NAMESPACE",),
+    ),
+    _mpi(
+        "mpich",
+        ("PMI_RANK", "PMI_SIZE"),
+        ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+        (),  # Hydra gives its ranks no common name
+    ),
+    _mpi(
+        "mvapich2",
+        ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+        ("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_JOBID",),
+    ),
+    _mpi(
+        "jsrun",
+        ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+        ("JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
+        ("LSB_JOBID",),
+    ),
+    _slurm,
+)
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Expand Slurm's `2(x3),1` to [2, 2, 2, 1]."""
+    counts: list[int] = []
+    for part in filter(None, text.split(",")):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
+            raise BadInput(f"SLURM_STEP_TASKS_PER_NODE={text!r} is not of the form '2(x3),1'")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def node_names(text: str) -> list[str]:
+    """Expand Slurm's `a[01-03,7],b2` to host names, without asking scontrol (it may be absent)."""
+    names: list[str] = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", text):
+        names += _expand(part)
+    return names
+
+
+def _expand(pattern: str) -> list[str]:
+    match = re.search(r"\[([^\]]*)\]", pattern)
+    if match is None:
+        return [pattern]
+    head, tail = pattern[: match.start()], pattern[match.end() :]
+    names: list[str] = []
+    for piece in match[1].split(","):
+        low, _, high = piece.partition("-")
+        last = high or low
+        if not (low.isdigit() and last.isdigit()):
+            raise BadInput(f"cannot read the Slurm node list {pattern!r}")
+        for number in range(int(low), int(last) + 1):
+            names += _expand(f"{head}{number:0{len(low)}d}{tail}")
+    return names
+
+
+def _numbers(env: Env, names: tuple[str, ...], *, whose: str) -> list[int]:
+    missing = [name for name in names if name not in env]
+    if missing:
+        found = [name for name in names if name in env]
+        raise BadInput(
+            f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} set as by {whose}, "
+            f"but {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not: "
+            f"start through {whose} so that all are set, or unset {', '.join(found)}"
+        )
+    return [_number(env, name) for name in names]
+
+
+def _number(env: Env, name: str) -> int:
+    text = env[name]
+    if not text.strip().isdigit():
+        raise BadInput(f"{name}={text!r} is not a whole number")
+    return int(text)

@@ -1,0 +1,27 @@
+"""`inline`: the one rank of a world of one, in this very process."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+from lockstep.launch.base import Job, Launcher, Outcome
+
+
+class Inline(Launcher):
+    """No process is started: for one worker, debuggers and notebooks."""
+
+    name = "inline"
+
+    def start(self, job: Job) -> Outcome:
+        """Run the only rank here."""
+        if job.folder is not None:
+            from lockstep.launch.worker import work
+
+            code = work(job.folder)
+            return Outcome(code, {0: code} if code else {})
+        sys.argv = list(job.script)
+        sys.path.insert(0, str(Path(job.script[0]).resolve().parent))
+        runpy.run_path(job.script[0], run_name="__main__")
+        return Outcome(0)

@@ -1,0 +1,72 @@
+"""Any Python script under any launcher: torch's own variables are there, whoever starts it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.errors import BadInput, RunFailed
+from lockstep.launch.addresses import candidate_ports, family, free_port, resolve
+from lockstep.launch.base import Job
+from lockstep.launch.detect import Place, detect
+from lockstep.launch.registry import find
+from lockstep.train.failure import how_it_ended
+
+if TYPE_CHECKING:
+    from lockstep.launch.start import Reach
+
+ONE_HOST = ("spawn", "mpirun")
+
+
+def launch_script(script: tuple[str, ...], workers: int, launcher: str, threads: int | None, reach: Reach) -> None:
+    """Start a script on so many workers and wait; raise with the first rank that failed."""
+    if not Path(script[0]).is_file():
+        raise BadInput(f"the script {script[0]} does not exist")
+    if launcher == "inline" and workers > 1:
+        raise BadInput(f"launcher inline runs one worker, not {workers}: use --launcher spawn")
+    chosen = find(launcher)
+    meeting = {}
+    if launcher in ONE_HOST and "MASTER_ADDR" not in os.environ:
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    outcome = chosen.start(
+        Job(
+            workers=workers,
+            script=script,
+            nodes=reach.nodes,
+            threads=threads,
+            extra=reach.extra,
+            variables=meeting,
+        )
+    )
+    if outcome.code:
+        who = next(iter(outcome.exits.items()), None)
+        if who is None:
+            raise RunFailed(f"{script[0]} failed: {launcher} ended with exit code {outcome.code}")
+        raise RunFailed(f"rank {who[0]} of {script[0]} failed: {how_it_ended(who[1])}")
+
+
+def variables(place: Place) -> dict[str, str]:
+    """Return torch's own variables for a place that another launcher's variables describe."""
+    if place.port is not None and place.head is not None:
+        head, port = place.head, place.port
+    else:
+        if place.nodes > 1 and (place.head is None or place.job is None):
+            raise BadInput("several hosts: set MASTER_ADDR (the host of rank 0) and MASTER_PORT for all ranks")
+        head = resolve(place.head) if place.head and place.nodes > 1 else "127.0.0.1"
+        port = next(candidate_ports(place.job or family()))
+    return {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_size),
+        "MASTER_ADDR": head,
+        "MASTER_PORT": str(port),
+        "LOCKSTEP_LAUNCHER": place.launcher,
+    }
+
+
+if __name__ == "__main__":
+    found = variables(detect(os.environ))
+    os.execve(sys.executable, [sys.executable, *sys.argv[1:]], {**os.environ, **found})  # noqa: S606 - the rank itself

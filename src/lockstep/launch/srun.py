@@ -1,0 +1,64 @@
+"""`srun`: Slurm starts the ranks, inside an allocation or in one of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+
+from lockstep.launch.base import Job, Launcher, Outcome, threads_for
+from lockstep.launch.command import clean_environment, run_command
+
+ENDED = re.compile(
+    r"srun: error: \S+: tasks? ([\d,\-]+): (Exited with exit code (\d+)|Killed|Terminated|Aborted.*|Segmentation.*)"
+)
+SIGNALS = {"Killed": -9, "Terminated": -15, "Aborted": -6, "Segmentation": -11}
+
+
+class Srun(Launcher):
+    """Ranks under Slurm; where they run is Slurm's decision."""
+
+    name = "srun"
+
+    def unavailable(self) -> str | None:
+        """Need srun on the PATH."""
+        return None if shutil.which("srun") else "srun is not installed here: launcher srun needs a Slurm cluster"
+
+    def start(self, job: Job) -> Outcome:
+        """Start a step and wait for it."""
+        exits: dict[int, int] = {}
+        code = run_command(
+            arguments(job),
+            clean_environment({**threads_for(job), **job.variables}),
+            lambda line: hear(line, exits),
+        )
+        return Outcome(min(code, 255) if code >= 0 else 1, exits)
+
+
+def arguments(job: Job) -> list[str]:
+    """Return the srun command: one failing task ends all, output is not held back."""
+    command = ["srun", f"--ntasks={job.workers}", "--kill-on-bad-exit=1", "--wait=60", "--unbuffered"]
+    if job.nodes is not None:
+        command.append(f"--nodes={job.nodes}")
+    cpus = str(job.threads) if job.threads else os.environ.get("SLURM_CPUS_PER_TASK")
+    if cpus is not None:
+        command.append(f"--cpus-per-task={cpus}")  # since 22.05 a step does not inherit it
+    return [*command, *job.extra, *job.foreign_command]
+
+
+def hear(line: str, exits: dict[int, int]) -> bool:
+    """Note how tasks ended, the first first; say whether the line was Slurm's own."""
+    if (match := ENDED.match(line)) is not None:
+        code = int(match[3]) if match[3] else SIGNALS.get(match[2].split()[0].rstrip(","), -6)
+        for rank in _ranks(match[1]):
+            exits.setdefault(rank, code)
+        return True
+    return line.startswith(("srun: Terminating StepId", "srun: Job step aborted", "slurmstepd: error: *** STEP"))
+
+
+def _ranks(text: str) -> list[int]:
+    ranks: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        ranks += range(int(low), int(high or low) + 1)
+    return ranks

@@ -1,0 +1,95 @@
+"""One run from order to end: check, start, wait, and report the first failure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.errors import BadInput, RunFailed
+from lockstep.launch.base import Job
+from lockstep.launch.registry import find
+from lockstep.train.failure import first_cause, report
+from lockstep.train.records import CannotWrite, write_json
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from lockstep.train.spec import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What only srun and mpirun need to know."""
+
+    nodes: int | None = None
+    """Over how many hosts."""
+    extra: tuple[str, ...] = ()
+    """More arguments for them, as typed."""
+
+
+def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa: B008 - a frozen value
+    """Run a recipe under the launcher that the order names; return the run folder.
+
+    1. Find the launcher: absent programs are refused first.
+    2. Check the recipe and make the run folder, before any worker starts.
+    3. Start and wait.
+    4. A failure becomes one report, and the run folder's result says so too.
+    """
+    launcher = find(spec.launcher)
+    if spec.launcher == "inline":
+        if spec.workers > 1:
+            raise BadInput(f"launcher inline runs one worker, not {spec.workers}: use --launcher spawn")
+        from lockstep.train.preflight import preflight
+
+        preflight(spec, out)
+    else:
+        _preflight_apart(spec, out)
+    job = Job(workers=spec.workers, folder=out, nodes=reach.nodes, threads=spec.threads, extra=reach.extra)
+    outcome = launcher.start(job)
+    if outcome.code == 0 and (out / "result.json").is_file():
+        return out
+    cause = first_cause(out, spec.workers, outcome.exits)
+    text = report(cause)
+    try:
+        write_json(out / "result.json", {"outcome": "failed", "rank": cause.rank, "step": cause.step, "why": text})
+    except CannotWrite as error:
+        text += f"\n({error})"
+    raise BadInput(text) if cause.kind == "input" else RunFailed(text)
+
+
+def _preflight_apart(spec: RunSpec, out: Path) -> None:
+    """Check in a process of the fork server: the recipe needs torch, and this process does without."""
+    from lockstep.launch.spawn import context
+
+    reader, writer = context().Pipe(duplex=False)
+    checker = context().Process(target=_check, args=(spec, out, writer), name="lockstep preflight")
+    checker.start()
+    writer.close()
+    try:
+        refused: str | None = reader.recv()
+    except EOFError:
+        checker.join()
+        refused = f"the recipe {spec.recipe} ended the process that read it (exit code {checker.exitcode})"
+    except BaseException:
+        checker.kill()
+        raise
+    finally:
+        reader.close()
+        checker.join()
+        checker.close()
+    if refused is not None:
+        raise BadInput(refused)
+
+
+def _check(spec: RunSpec, out: Path, writer: Connection) -> None:
+    from lockstep.launch.spawn import die_with_parent
+    from lockstep.train.preflight import preflight
+
+    die_with_parent()
+    try:
+        preflight(spec, out)
+    except BadInput as error:
+        writer.send(str(error))
+    else:
+        writer.send(None)

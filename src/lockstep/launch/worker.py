@@ -1,0 +1,122 @@
+"""What a started process does: join the world, train, and leave a note if that fails.
+
+started by a launcher of ours   python -m lockstep.launch.worker RUN_FOLDER    (or forked, same function)
+started by somebody else        `work_here`: the same, once rank 0 has made the run folder
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from lockstep.launch.detect import detect
+from lockstep.train.failure import describe, leave_note, report
+
+if TYPE_CHECKING:
+    from lockstep.launch.detect import Place
+    from lockstep.train.spec import RunSpec
+    from lockstep.world import World
+
+
+def work(folder: Path) -> int:
+    """Run one rank of the run that a folder orders; return its exit code. The starter makes the report."""
+    from lockstep.train.loop import train
+    from lockstep.train.records import Records
+    from lockstep.train.spec import read_spec
+    from lockstep.world import join
+
+    rank, records = 0, None
+    try:
+        spec, place = read_spec(folder), detect(os.environ)
+        rank = place.rank
+        records = Records(folder, rank)
+        world = join(device=spec.device, backend=spec.backend, threads=spec.threads, place=place)
+        train(spec, world, folder, records)
+    except BaseException as error:
+        return _failed(error, folder, rank, records.step if records else -1, aloud=False)
+    world.leave()
+    return 0
+
+
+def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]:
+    """Run one rank that a launcher, or a person, started directly; it reports for itself.
+
+    Returns the exit code and the run folder, if it came to one.
+    """
+    from lockstep.train.loop import train
+    from lockstep.train.records import Records
+    from lockstep.world import join
+
+    records, folder = None, None
+    try:
+        world = join(device=spec.device, backend=spec.backend, threads=spec.threads, place=place)
+        folder = _agree_on_folder(spec, world, out)
+        records = Records(folder, place.rank)
+        train(spec, world, folder, records)
+    except BaseException as error:
+        return _failed(error, folder, place.rank, records.step if records else -1, aloud=True), folder
+    world.leave()
+    return 0, folder
+
+
+def _agree_on_folder(spec: RunSpec, world: World, out: Path) -> Path:
+    """Let rank 0 check the recipe and make the folder; what it refuses is everybody's error, not a hang."""
+    from lockstep.errors import BadInput
+    from lockstep.train.preflight import preflight
+
+    refused: BadInput | None = None
+    if world.rank == 0:
+        try:
+            preflight(spec, out)
+        except BadInput as error:
+            refused = error
+    told = tell(world, "" if refused else str(out.absolute()))
+    if not told:
+        raise refused or BadInput("rank 0 refused this run; its message says why")
+    folder = Path(told)
+    folder.mkdir(parents=True, exist_ok=True)  # hosts that share no file system have a folder each
+    return folder
+
+
+def tell(world: World, text: str) -> str:
+    """Return rank 0's text on every rank."""
+    import torch
+    import torch.distributed as dist
+
+    if world.size == 1:
+        return text
+    data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=world.device)
+    length = torch.tensor(len(data), device=world.device)
+    dist.broadcast(length, src=0)
+    if world.rank != 0:
+        data = torch.empty(int(length), dtype=torch.uint8, device=world.device)
+    dist.broadcast(data, src=0)
+    return bytes(data.tolist()).decode()
+
+
+def _failed(error: BaseException, folder: Path | None, rank: int, step: int, *, aloud: bool) -> int:
+    failure = describe(error, rank=rank, step=step)
+    noted = folder is not None and leave_note(folder, failure)
+    if aloud or not noted:
+        print(f"lockstep: {report(failure)}", file=sys.stderr, flush=True)  # noqa: T201
+    return 2 if failure.kind == "input" else 1
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now: after a failure, threads that wait for a dead peer would keep it alive."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code and detect(os.environ).launcher == "mpich":
+        # Hydra ends a job for a signal, but lets the other ranks wait for ever after an exit code.
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    from lockstep.launch.spawn import die_with_parent
+
+    die_with_parent()
+    leave(work(Path(sys.argv[1])))

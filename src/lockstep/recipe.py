@@ -1,0 +1,206 @@
+"""Recipe: what is trained, and how a user names one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lockstep.errors import BadInput, nearest
+from lockstep.lanes.schedule import check_lanes, steps_per_epoch
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+BUILT_IN = ("cifar100", "mlp", "bytes")
+
+
+class Loss(NamedTuple):
+    """A sum and what to divide it by: samples, tokens, whatever the loss counts."""
+
+    total: Tensor
+    """The sum over the batch, with its graph."""
+    weight: float | Tensor
+    """How much the sum weighs against those of other lanes."""
+
+
+LossFunction = Callable[["nn.Module", Any], "Tensor | Loss"]
+Metrics = Callable[["nn.Module", Any], Mapping[str, "float | Tensor | Loss"]]
+OptimizerFactory = Callable[[Iterable["nn.Parameter"]], "Optimizer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What is trained. Nothing in it says on how many workers."""
+
+    model: Callable[[], nn.Module]
+    """Makes the model; called after the seed is set."""
+    data: Any
+    """A dataset with `__len__` and `__getitem__`, or a function that makes one."""
+    loss: LossFunction
+    """`loss(model, batch)`: a mean over the batch, or `Loss(total, weight)`."""
+    optimizer: OptimizerFactory
+    """Makes the optimizer from the parameters it is given."""
+    global_batch: int
+    """Samples per optimizer step, over all workers."""
+    lanes: int | None = None
+    """Fixed slices of the global batch; None: the largest number of workers asked for."""
+    epochs: int = 1
+    """How often the data is gone through."""
+    evaluate: Metrics | None = None
+    """`evaluate(model, batch)`: named means over the batch, or `Loss(total, weight)` each."""
+    eval_data: Any = None
+    """What to evaluate on, like `data`; None: the training data."""
+    collate: Callable[[list[Any]], Any] | None = None
+    """Makes a batch of a list of samples; None: torch's default."""
+    seed: int = 0
+    """Of weights, order, dropout and augmentation."""
+    name: str = ""
+    """What reports call it; filled in from the file's or the built-in's name."""
+
+    def __post_init__(self) -> None:
+        for field in ("model", "loss", "optimizer"):
+            if not callable(getattr(self, field)):
+                raise BadInput(
+                    f"Recipe({field}=...) must be a function, and is {_kind(getattr(self, field))}; "
+                    f"pass what makes it, e.g. {field}={_EXAMPLES[field]}"
+                )
+        for field in ("global_batch", "epochs"):
+            if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
+                raise BadInput(f"Recipe({field}={getattr(self, field)!r}): a whole number of at least 1 is needed")
+        if not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
+            raise BadInput(f"Recipe(seed={self.seed!r}): a whole number of at most 63 bits is needed")
+
+    def override(self, **changes: Any) -> Recipe:
+        """Return a copy with the given fields changed; None means leave as it is."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def dataset(self) -> Any:
+        """Return the training data, checked."""
+        return _dataset(self.data, "data")
+
+    def eval_dataset(self) -> Any:
+        """Return what to evaluate on, checked."""
+        return self.dataset() if self.eval_data is None else _dataset(self.eval_data, "eval_data")
+
+
+_EXAMPLES = {"model": "Net", "loss": "my_loss", "optimizer": "lambda ps: AdamW(ps, lr=3e-4)"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What follows from a recipe and a number of workers, before anything is trained."""
+
+    samples: int
+    """How many samples an epoch has."""
+    lanes: int
+    """How many slices a global batch has."""
+    epoch_steps: int
+    """Steps of one epoch."""
+    steps: int
+    """Steps of the whole run."""
+
+
+def plan(recipe: Recipe, *, workers: int, samples: int, steps: int | None = None) -> Plan:
+    """Check that a recipe can be trained on so many workers, and count its steps."""
+    lanes = recipe.lanes or workers
+    check_lanes(lanes, workers, recipe.global_batch)
+    if samples == 0:
+        raise BadInput("the training data is empty: Recipe(data=...) has length 0")
+    if recipe.global_batch > samples:
+        raise BadInput(
+            f"the global batch of {recipe.global_batch} is larger than the data ({samples} samples): "
+            f"use --global-batch {max(lanes, samples // lanes * lanes)} or less, or more data"
+        )
+    if steps is not None and steps < 1:
+        raise BadInput(f"--steps {steps}: at least 1 is needed")
+    epoch_steps = steps_per_epoch(samples, recipe.global_batch)
+    return Plan(samples=samples, lanes=lanes, epoch_steps=epoch_steps, steps=steps or epoch_steps * recipe.epochs)
+
+
+def load(reference: str) -> Recipe:
+    """Load a recipe from `file.py`, `file.py:function` or a built-in name."""
+    path, _, function = reference.partition(":")
+    if path in BUILT_IN:
+        module, shown = importlib.import_module(f"lockstep.recipes.{path}"), path
+    elif path.endswith(".py") or "/" in path:
+        module, shown = _execute(Path(path)), Path(path).stem
+    else:
+        raise BadInput(f"no recipe called {path!r}{nearest(path, list(BUILT_IN))} (or give a file: train.py)")
+    return _call(module, function or "recipe", reference, shown)
+
+
+def _execute(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise BadInput(f"the recipe file {path} does not exist" if not path.exists() else f"{path} is not a file")
+    name = f"lockstep_recipe_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that classes of the file can be found again by name
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadInput(f"the recipe file {path} raised while it was read:\n{_trace(error, path)}") from error
+    return module
+
+
+def _call(module: ModuleType, function: str, reference: str, shown: str) -> Recipe:
+    make = getattr(module, function, None)
+    if not callable(make):
+        has = [name for name in vars(module) if callable(getattr(module, name)) and not name.startswith("_")]
+        raise BadInput(
+            f"{reference} has no function {function}(){nearest(function, has) if has else ''}. A recipe file "
+            "defines `def recipe() -> lockstep.Recipe`"
+        )
+    try:
+        made = make()
+    except BadInput:
+        raise
+    except Exception as error:
+        where = Path(module.__file__ or "")
+        raise BadInput(f"{function}() of {reference} raised:\n{_trace(error, where)}") from error
+    if not isinstance(made, Recipe):
+        raise BadInput(f"{function}() of {reference} returned {_kind(made)}, not a lockstep.Recipe")
+    return made if made.name else replace(made, name=shown)
+
+
+def _trace(error: Exception, path: Path) -> str:
+    """Format a traceback from the user's own file on: the frames of the import machinery help nobody."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = next((i for i, frame in enumerate(frames) if Path(frame.filename) == path), len(frames) - 1)
+    lines = traceback.format_list(frames[own:]) + traceback.format_exception_only(error)
+    return "".join(lines).rstrip()
+
+
+def _dataset(source: Any, field: str) -> Any:
+    made = source
+    if callable(source) and not hasattr(source, "__getitem__"):
+        try:
+            made = source()
+        except BadInput:
+            raise
+        except Exception as error:
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            raise BadInput(f"Recipe({field}=...) raised while it made the data:\n{trace}") from error
+    if not isinstance(made, Sized) or not hasattr(made, "__getitem__"):
+        raise BadInput(
+            f"Recipe({field}=...) gave {_kind(made)}: a dataset with __len__ and __getitem__ is needed, or a "
+            "function that returns one"
+        )
+    return made
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

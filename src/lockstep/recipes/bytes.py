@@ -1,0 +1,126 @@
+"""`bytes`: a small causal transformer with dropout over texts of different length, weighted by tokens."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import AdamW
+from torch.utils.data import Dataset
+
+from lockstep.recipe import Loss, Recipe
+
+VOCABULARY, WIDTH, HEADS, LAYERS, LONGEST = 256, 96, 4, 2, 128
+TEXTS, EVAL_TEXTS = 1600, 160
+PADDING = 0  # no text holds a zero byte
+
+SUBJECTS = ("the ship", "a small bird", "our neighbour", "the old clock", "every river", "one lamp")
+VERBS = ("follows", "carries", "forgets", "watches", "repairs", "leaves")
+OBJECTS = ("the harbour", "a letter", "the first snow", "seven stones", "the way home", "its shadow")
+TAILS = ("at night", "without a word", "in the rain", "before the bell rings", "twice a year")
+
+
+def recipe() -> Recipe:
+    """Return the recipe."""
+    return Recipe(
+        model=Transformer,
+        data=lambda: Texts(TEXTS, part=0),
+        eval_data=lambda: Texts(EVAL_TEXTS, part=1),
+        loss=loss,
+        evaluate=metrics,
+        optimizer=lambda ps: AdamW(ps, lr=3e-3, weight_decay=0.01),
+        global_batch=32,
+        collate=pad,
+    )
+
+
+class Texts(Dataset[Tensor]):
+    """Made-up sentences as bytes, one tensor per text, from 15 to 128 bytes long."""
+
+    def __init__(self, count: int, *, part: int) -> None:
+        draw = random.Random(40 + part)  # noqa: S311 - texts, not secrets
+        self._texts = [torch.tensor(list(_text(draw).encode()), dtype=torch.int64) for _ in range(count)]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self._texts[index]
+
+
+def _text(draw: random.Random) -> str:
+    sentences = []
+    for _ in range(draw.randint(1, 4)):
+        words = [draw.choice(SUBJECTS), draw.choice(VERBS), draw.choice(OBJECTS)]
+        if draw.random() < 0.5:
+            words.append(draw.choice(TAILS))
+        sentences.append(" ".join(words) + ".")
+    return " ".join(sentences)[:LONGEST]
+
+
+def pad(texts: list[Tensor]) -> Tensor:
+    """Return the texts as rows of one table, short ones filled up."""
+    return nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=PADDING)
+
+
+class Layer(nn.Module):
+    """Attention to earlier bytes, then a feed-forward part, each beside a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(WIDTH)
+        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH)
+        self.join_heads = nn.Linear(WIDTH, WIDTH)
+        self.feed_norm = nn.LayerNorm(WIDTH)
+        self.feed = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, inner: Tensor) -> Tensor:
+        """Return the layer's output."""
+        rows, length, _ = inner.shape
+        parts = self.query_key_value(self.attention_norm(inner)).view(rows, length, 3, HEADS, -1)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        inner = inner + self.dropout(self.join_heads(seen.transpose(1, 2).reshape(rows, length, WIDTH)))
+        out: Tensor = inner + self.dropout(self.feed(self.feed_norm(inner)))
+        return out
+
+
+class Transformer(nn.Module):
+    """Bytes in, a score for each possible next byte out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.byte = nn.Embedding(VOCABULARY, WIDTH)
+        self.position = nn.Embedding(LONGEST, WIDTH)
+        self.layers = nn.Sequential(*(Layer() for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, texts: Tensor) -> Tensor:
+        """Return scores of shape (texts, length, 256)."""
+        positions = torch.arange(texts.shape[1], device=texts.device)
+        scores: Tensor = self.head(self.norm(self.layers(self.byte(texts) + self.position(positions))))
+        return scores
+
+
+def loss(model: nn.Module, batch: Tensor) -> Loss:
+    """Return the cross entropy of each next byte, summed, with the number of bytes as weight."""
+    total, count, _ = _predict(model, batch)
+    return Loss(total, count)
+
+
+def metrics(model: nn.Module, batch: Tensor) -> dict[str, Loss]:
+    """Return loss and accuracy per byte."""
+    total, count, right = _predict(model, batch)
+    return {"loss": Loss(total, count), "accuracy": Loss(right, count)}
+
+
+def _predict(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    scores, following = model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()
+    total = F.cross_entropy(scores, following, ignore_index=PADDING, reduction="sum")
+    counted = following != PADDING
+    right = ((scores.argmax(1) == following) & counted).sum()
+    return total, counted.sum(), right

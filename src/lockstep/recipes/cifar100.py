@@ -1,0 +1,79 @@
+"""`cifar100`: a small ResNet with BatchNorm on images shaped and labelled like CIFAR-100, made in memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+from torch.utils.data import TensorDataset
+
+from lockstep.recipe import Recipe
+from lockstep.recipes.mlp import loss, metrics
+
+CLASSES = 100
+SAMPLES, EVAL_SAMPLES = 3200, 640
+
+
+def recipe() -> Recipe:
+    """Return the recipe."""
+    return Recipe(
+        model=ResNet,
+        data=lambda: make_images(SAMPLES, part=0),
+        eval_data=lambda: make_images(EVAL_SAMPLES, part=1),
+        loss=loss,
+        evaluate=metrics,
+        optimizer=lambda ps: SGD(ps, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
+        global_batch=64,
+    )
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.first_norm = nn.BatchNorm2d(outputs)
+        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.second_norm = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the block's output."""
+        inner = F.relu(self.first_norm(self.first(images)))
+        return F.relu(self.second_norm(self.second(inner)) + self.shortcut(images))
+
+
+class ResNet(nn.Module):
+    """Three stages over 16 x 16, 8 x 8 and 4 x 4 positions; 0.3 million parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 32, 3, 2, 1, bias=False)
+        self.stem_norm = nn.BatchNorm2d(32)
+        self.stages = nn.Sequential(Block(32, 32, 1), Block(32, 64, 2), Block(64, 96, 2))
+        self.head = nn.Linear(96, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return a score per class."""
+        inner = F.relu(self.stem_norm(self.stem(images)))
+        scores: Tensor = self.head(self.stages(inner).mean((2, 3)))
+        return scores
+
+
+def make_images(samples: int, *, part: int) -> TensorDataset:
+    """Return images that show their class's smooth pattern, shifted, dimmed and under noise."""
+    patterns = torch.randn(CLASSES, 3, 8, 8, generator=torch.Generator().manual_seed(30))
+    patterns = F.interpolate(patterns, size=(32, 32), mode="bilinear", align_corners=False)
+    generator = torch.Generator().manual_seed(31 + part)
+    labels = torch.randint(CLASSES, (samples,), generator=generator)
+    shifts = torch.randint(-3, 4, (samples, 2), generator=generator).tolist()
+    contrast = torch.rand(samples, 1, 1, 1, generator=generator) + 0.5
+    images = torch.stack(
+        [torch.roll(patterns[k], (dy, dx), (1, 2)) for k, (dy, dx) in zip(labels.tolist(), shifts, strict=True)]
+    )
+    images = images * contrast + 0.8 * torch.randn(samples, 3, 32, 32, generator=generator)
+    return TensorDataset(images, labels)

@@ -1,0 +1,1 @@
+"""Reports: made from run folders alone, so that they can be made anywhere, any time later."""

@@ -1,0 +1,107 @@
+"""Tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from lockstep.bench.start import Figure
+    from lockstep.report.collect import Run
+    from lockstep.report.compare import Row
+
+LOSS_ROWS = 8
+
+
+def console() -> Console:
+    """Return the console for results; wide enough for a table when the output is a file."""
+    plain = Console()
+    return plain if plain.is_terminal else Console(width=140)
+
+
+def comparison(title: str, rows: Sequence[Row]) -> Table:
+    """Return the table of a comparison."""
+    measure = next((row.memory_measure for row in rows if row.memory_measure), "memory")
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("strategy")
+    for heading in (
+        "workers",
+        "threads",
+        "time",
+        "step",
+        "samples/s",
+        "speed-up",
+        measure,
+        "loss",
+        "accuracy",
+    ):
+        table.add_column(heading, justify="right")
+    table.add_column("digest")
+    for row in rows:
+        table.add_row(row.name, str(row.workers), str(row.threads), *_measured(row))
+    return table
+
+
+def _measured(row: Row) -> list[str]:
+    if row.seconds is None or row.step_seconds is None or row.seconds_spread is None:
+        return [f"[yellow]{escape(row.why_not.splitlines()[0])}[/yellow]", *[""] * 7]
+    low, high = row.seconds_spread
+    spread = f" ±{(high - low) / 2 / row.seconds:.0%}" if row.repeats > 1 else ""
+    accuracy = (row.metrics or {}).get("accuracy")
+    return [
+        f"{row.seconds:.2f} s{spread}",
+        f"{row.step_seconds * 1000:.1f} ms",
+        f"{row.samples_per_second or 0:.0f}",
+        f"{row.speed_up:.2f}" if row.speed_up else "",
+        f"{max(row.peak_memory) / 2**20:.0f} MiB",
+        f"{row.loss:.4f}",
+        f"{accuracy:.1%}" if accuracy is not None else "",
+        row.digest[:12] or "repeats differ",
+    ]
+
+
+def figures(title: str, found: Sequence[Figure]) -> Table:
+    """Return the table of a benchmark whose rows are ratios."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("ours / theirs")
+    for heading in ("ours", "theirs", "ratio", "goal"):
+        table.add_column(heading, justify="right")
+    for figure in found:
+        sides = [
+            f"{middle:.2f} s ({low:.2f} to {high:.2f})"
+            for middle, (low, high) in ((figure.ours, figure.ours_spread), (figure.theirs, figure.theirs_spread))
+        ]
+        table.add_row(escape(figure.what), *sides, f"{figure.ratio:.2f}", f"at most {figure.goal:.2f}")
+    return table
+
+
+def loss_table(run: Run) -> Table:
+    """Return the losses of a run at a few steps, first and last among them."""
+    table = Table(title="loss by step", title_justify="left")
+    count = len(run.losses)
+    shown = sorted({round(i * (count - 1) / (LOSS_ROWS - 1)) for i in range(LOSS_ROWS)}) if count else []
+    for step in shown:
+        table.add_column(str(step), justify="right")
+    table.add_row(*(f"{run.losses[step]:.6f}" for step in shown))
+    return table
+
+
+def run_lines(run: Run) -> list[str]:
+    """Return what a person wants to know of one run."""
+    result, spec = run.result, run.order["spec"]
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result["metrics"].items())
+    memory = " + ".join(f"{bytes_ / 2**20:.0f}" for bytes_ in result["peak_memory"])
+    name, lanes = run.order["recipe"]["name"], run.order["plan"]["lanes"]
+    how = f"{spec['strategy']} on {spec['workers']} worker(s) by {spec['launcher']}, {lanes} lanes"
+    speed = f"{result['steps']} steps in {result['seconds']:.2f} s, {result['samples_per_second']:.0f} samples/s"
+    return [
+        f"{name} with {how}, {result['threads']} thread(s) each, {result['device']}",
+        f"{speed}, {result['memory_measure']} {memory} MiB",
+        f"evaluation: {metrics or 'none'}",
+        f"digest {result['digest']}",
+        f"run folder {run.folder}",
+    ]

@@ -1,0 +1,38 @@
+"""Strategies: who computes which lane, where and when."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from lockstep.errors import BadInput, nearest
+
+if TYPE_CHECKING:
+    from lockstep.strategies.base import Strategy
+
+# The names as typed and as shown. Looked up on use: a strategy may need what is not installed.
+STRATEGIES = {
+    "single": ("lockstep.strategies.single", "Single"),
+    "torch-ddp": ("lockstep.strategies.torch_ddp", "TorchDDP"),
+}
+ONE_PROCESS = frozenset({"single"})
+
+
+def check_name(name: str) -> None:
+    """Refuse a strategy that does not exist."""
+    if name not in STRATEGIES:
+        raise BadInput(f"no strategy called {name!r}{nearest(name, list(STRATEGIES))}")
+
+
+def processes(name: str, workers: int) -> int:
+    """Return how many processes a strategy wants for so many workers."""
+    check_name(name)
+    return 1 if name in ONE_PROCESS else workers
+
+
+def find(name: str) -> type[Strategy]:
+    """Return the class of a strategy by the name a user types."""
+    check_name(name)
+    module, attribute = STRATEGIES[name]
+    found: type[Strategy] = getattr(importlib.import_module(module), attribute)
+    return found

@@ -1,0 +1,154 @@
+"""The contract of a strategy: run one step's lanes on a world."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.data.loader import LaneBatch, to_device
+from lockstep.digest import training_state
+from lockstep.errors import BadInput, LockstepError
+from lockstep.lanes.rng import seed_lane
+from lockstep.recipe import Loss, LossFunction, OptimizerFactory
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from lockstep.data.loader import Batch
+    from lockstep.world import World
+
+
+class NotFinite(LockstepError):
+    """A loss became infinite or not a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What a strategy trains; the same for all of them."""
+
+    model: nn.Module
+    """The plain model, on its device."""
+    optimizer: OptimizerFactory
+    """Makes the optimizer."""
+    loss: LossFunction
+    """A mean over a batch, or `Loss(total, weight)`."""
+    seed: int
+    """Of dropout."""
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """What one step did on this worker."""
+
+    step: int
+    """Counted over the whole run."""
+    loss: float
+    """The weighted mean over this worker's lanes; the mean over workers by weight is the global one."""
+    weight: float
+    """Of this worker's lanes."""
+    seconds: Mapping[str, float]
+    """By phase: data, forward, backward, reduce, optimizer, wait; a phase that cannot be told apart is absent."""
+
+
+class LaneLoss(NamedTuple):
+    """One lane's loss as a sum with a weight."""
+
+    total: Tensor
+    """The sum, with its graph."""
+    weight: float
+    """Samples, or what the loss function said."""
+    value: float
+    """The sum as a number."""
+    by_samples: bool
+    """Whether the weight is the number of samples, and so known before forward."""
+
+
+class Clock:
+    """Seconds by phase, as laps of one stopwatch: the parts add up to the whole."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Book the time since the last lap on a phase."""
+        now = time.perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+
+class Strategy(ABC):
+    """Trains one model on a world, a step at a time."""
+
+    name: ClassVar[str]
+    """As typed and as shown."""
+
+    def __init__(self, world: World, training: Training) -> None:
+        self.world = world
+        self.training = training
+
+    @property
+    @abstractmethod
+    def optimizer(self) -> Optimizer:
+        """The optimizer in use."""
+
+    @abstractmethod
+    def step(self, batch: Batch) -> StepStats:
+        """Train on this worker's part of one global batch."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The plain model with its present weights, for evaluation and saving."""
+        return self.training.model
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the whole training state under the plain model's names, as the digest wants it."""
+        return training_state(self.module, self.optimizer)
+
+    def prepare_evaluation(self) -> None:  # noqa: B027 - most strategies have nothing to do here
+        """Bring this rank's copy of the model to the state that all ranks evaluate."""
+
+    def lane_loss(self, model: nn.Module, lane: LaneBatch, step: int) -> LaneLoss:
+        """Run one lane forward from its own random stream; stop the run if its loss is not finite."""
+        seed_lane(self.training.seed, step, lane.lane, self.world.device)
+        returned = self.training.loss(model, to_device(lane.data, self.world.device))
+        loss = as_sum(returned, lane.samples)
+        if not math.isfinite(loss.value):
+            raise NotFinite(
+                f"the loss is {loss.value} at step {step}, lane {lane.lane}, rank {self.world.rank}: lower the "
+                "learning rate, clip gradients, or look at this batch"
+            )
+        return loss
+
+
+def as_sum(returned: object, samples: int) -> LaneLoss:
+    """Turn what a loss function returned into a sum and a weight; a mean weighs its samples."""
+    if isinstance(returned, Loss):
+        weight = float(returned.weight)
+        if not weight >= 0.0:
+            raise BadInput(f"Loss(total, weight={weight}): a weight cannot be negative")
+        return LaneLoss(returned.total, weight, float(returned.total.detach()), False)
+    if not isinstance(returned, Tensor) or returned.numel() != 1:
+        found = f"shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else f"{returned!r:.60}"
+        raise BadInput(f"loss(model, batch) must return a scalar tensor or Loss(total, weight), not {found}")
+    total = returned * samples
+    return LaneLoss(total, float(samples), float(total.detach()), True)
+
+
+def backward(total: Tensor) -> None:
+    """Add this lane's gradients to `.grad`."""
+    torch.autograd.backward(total)
+
+
+def scale_gradients(model: nn.Module, factor: float) -> None:
+    """Multiply every gradient in place, in one fused call."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    if gradients and factor != 1.0:
+        torch._foreach_mul_(gradients, factor)

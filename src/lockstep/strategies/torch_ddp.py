@@ -1,0 +1,91 @@
+"""`torch-ddp`: PyTorch's DistributedDataParallel with its best documented settings, for comparison."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from lockstep.errors import BadInput
+from lockstep.strategies.base import Clock, LaneLoss, StepStats, Strategy, Training, backward, scale_gradients
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from lockstep.data.loader import Batch, LaneBatch
+    from lockstep.world import World
+
+
+class TorchDDP(Strategy):
+    """Gradients as views of the buckets; lanes before the last are accumulated without communication.
+
+    DDP divides the sum of the ranks' gradients by their number. What is wanted is the sum over all lanes
+    divided by the global weight:
+
+    - a loss that is a mean weighs its samples, and the global count is known before backward: each lane's
+      loss is scaled by `ranks * samples / global samples`, and no extra pass over the gradients is needed;
+    - a loss that brings its own weight is known only after forward: the weights are summed over the ranks
+      after backward (one number), and the gradients scaled once.
+    """
+
+    name = "torch-ddp"
+
+    def __init__(self, world: World, training: Training) -> None:
+        if world.size < 2:
+            raise BadInput("strategy torch-ddp needs at least 2 workers: use --workers 2, or strategy single")
+        super().__init__(world, training)
+        on_cpu = world.device == "cpu"
+        self._ddp = DistributedDataParallel(
+            training.model,
+            device_ids=None if on_cpu else [torch.device(world.device).index],
+            gradient_as_bucket_view=True,
+        )
+        self._optimizer = training.optimizer(training.model.parameters())
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """This rank's own copy of the optimizer."""
+        return self._optimizer
+
+    def step(self, batch: Batch) -> StepStats:
+        """Accumulate this rank's lanes; the last one's backward also reduces over the ranks."""
+        clock, total, weight, by_samples = Clock(), 0.0, 0.0, True
+        for position, lane in enumerate(batch.lanes):
+            last = position == len(batch.lanes) - 1
+            with contextlib.nullcontext() if last else self._ddp.no_sync():
+                loss = self._forward(lane, batch.step)
+                clock.lap("forward")
+                total, weight, by_samples = total + loss.value, weight + loss.weight, loss.by_samples
+                backward(loss.total * (self.world.size / batch.samples) if by_samples else loss.total)
+                clock.lap("backward")
+        if not by_samples:
+            scale_gradients(self.module, self.world.size / self._global(weight))
+            clock.lap("reduce")
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        clock.lap("optimizer")
+        return StepStats(batch.step, total / weight if weight else 0.0, weight, clock.seconds)
+
+    def prepare_evaluation(self) -> None:
+        """Give every rank rank 0's buffers, as DDP itself does before each training forward."""
+        for buffer in self.module.buffers():
+            dist.broadcast(buffer, src=0)
+
+    def _forward(self, lane: LaneBatch, step: int) -> LaneLoss:
+        if lane.samples:
+            return self.lane_loss(self._ddp, lane, step)
+        # see [Note: filler]: in evaluation mode, so that its statistics enter no buffer either
+        modes = [(module, module.training) for module in self.module.modules()]
+        self.module.eval()
+        loss = self.lane_loss(self._ddp, lane, step)
+        for module, mode in modes:
+            module.training = mode
+        return loss._replace(total=loss.total * 0.0, weight=0.0, value=0.0)
+
+    def _global(self, weight: float) -> float:
+        count = torch.tensor(weight, dtype=torch.float64, device=self.world.device)
+        dist.all_reduce(count)
+        return float(count)

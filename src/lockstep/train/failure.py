@@ -1,0 +1,147 @@
+"""How a run failed: each rank leaves a note, and one report names the first cause.
+
+A rank that dies takes its neighbours with it: they lose a connection and fail too, a moment later. So the
+report asks, in this order: who was refused or raised on its own account, who ended without a word, and only
+then who lost contact.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from lockstep.errors import BadInput, LockstepError, PeerLost
+from lockstep.train.records import CannotWrite, read_json, read_records, write_json
+
+CONTACT_WORDS = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "gloo", "nccl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """What one rank has to say about its own end."""
+
+    rank: int
+    """Who."""
+    host: str
+    """Where."""
+    step: int
+    """In which step; -1 before the first."""
+    kind: str
+    """`input`: refused before training; `own`: raised here; `contact`: another rank was lost."""
+    text: str
+    """One sentence, or a traceback."""
+    time: float
+    """When, in seconds since the epoch."""
+
+
+def describe(error: BaseException, *, rank: int, step: int) -> Failure:
+    """Return the note a rank leaves about an exception."""
+    if isinstance(error, BadInput):
+        kind, text = "input", str(error)
+    elif isinstance(error, SystemExit):
+        kind, text = "own", f"the training code called exit({error.code!r})\n{_trace(error)}"
+    elif lost_contact(error):
+        kind, text = "contact", f"{type(error).__name__}: {error}"
+    elif isinstance(error, LockstepError):
+        kind, text = "own", str(error)
+    else:
+        kind, text = "own", _trace(error)
+    return Failure(rank=rank, host=socket.gethostname(), step=step, kind=kind, text=text, time=time.time())
+
+
+def lost_contact(error: BaseException) -> bool:
+    """Say whether an exception only tells that another rank is gone."""
+    if isinstance(error, PeerLost):
+        return True
+    import torch.distributed as dist
+
+    if isinstance(error, dist.DistError):
+        return True
+    return type(error) is RuntimeError and any(word in str(error).lower() for word in CONTACT_WORDS)
+
+
+def leave_note(folder: Path, failure: Failure) -> bool:
+    """Write a rank's note; False if even that cannot be written."""
+    try:
+        write_json(folder / f"rank-{failure.rank}.error.json", asdict(failure))
+    except CannotWrite:
+        return False
+    return True
+
+
+def read_notes(folder: Path) -> list[Failure]:
+    """Return the notes of a run folder, the earliest first."""
+    known = [field.name for field in fields(Failure)]
+    found = []
+    for path in folder.glob("rank-*.error.json"):
+        content = read_json(path)
+        found.append(Failure(**{name: content[name] for name in known}))
+    return sorted(found, key=lambda failure: failure.time)
+
+
+def finished(folder: Path, rank: int) -> bool:
+    """Say whether a rank wrote its end line."""
+    path = folder / f"rank-{rank}.jsonl"
+    return path.is_file() and any("end" in line for line in read_records(path)[-1:])
+
+
+def first_cause(folder: Path, workers: int, exits: Mapping[int, int]) -> Failure:
+    """Return the failure that the others follow from; `exits` holds the exit codes that are known, first first."""
+    notes = read_notes(folder)
+    for kind in ("input", "own"):
+        for note in notes:
+            if note.kind == kind:
+                return note
+    heard = {note.rank for note in notes}
+    silent = [rank for rank in range(workers) if rank not in heard and not finished(folder, rank)]
+    silent.sort(key=lambda rank: list(exits).index(rank) if rank in exits else len(exits))
+    if silent:
+        return _silent(folder, silent[0], exits)
+    if notes:
+        return notes[0]
+    return Failure(rank=0, host=socket.gethostname(), step=-1, kind="own", text="the launcher failed", time=time.time())
+
+
+def report(failure: Failure) -> str:
+    """Return the report for one screen."""
+    where = f"at step {failure.step}" if failure.step >= 0 else "before the first step"
+    if failure.kind == "input":
+        return failure.text
+    what = "lost contact with another rank" if failure.kind == "contact" else "failed"
+    return f"rank {failure.rank} on {failure.host} {what} {where}:\n{failure.text}"
+
+
+def how_it_ended(code: int) -> str:
+    """Put an exit code into words; negative means a signal, as in Python's subprocess."""
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = "unknown"
+        hint = " (out of memory kills look like this)" if -code == signal.SIGKILL else ""
+        return f"the process was killed by signal {-code}, {name}{hint}"
+    return f"the process exited with code {code} before the run was done"
+
+
+def _silent(folder: Path, rank: int, exits: Mapping[int, int]) -> Failure:
+    path = folder / f"rank-{rank}.jsonl"
+    lines = read_records(path) if path.is_file() else []
+    steps = [line["step"] for line in lines if "step" in line]
+    host = lines[0].get("host", "?") if lines else socket.gethostname()
+    text = how_it_ended(exits[rank]) if rank in exits else "the process ended without a word"
+    # A line is written when a step is done, so the one that was being computed is the next.
+    step = steps[-1] + 1 if steps else (0 if lines else -1)
+    return Failure(rank=rank, host=host, step=step, kind="silent", text=text, time=time.time())
+
+
+def _trace(error: BaseException) -> str:
+    """Format a traceback without the frames of the loop itself: the reader's own code is what counts."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "/lockstep/" not in frame.filename.replace("\\", "/")]
+    lines = traceback.format_list(own or frames) + traceback.format_exception_only(error)
+    return "Traceback (most recent call last):\n" + "".join(lines).rstrip()

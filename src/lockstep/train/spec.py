@@ -1,0 +1,107 @@
+"""RunSpec: one run as asked for, the same value in every process of it."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lockstep.errors import BadInput
+from lockstep.recipe import Plan, Recipe, load, plan
+from lockstep.train.records import read_json, write_json
+from lockstep.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """What to run; None means: as the recipe, or the machine, says."""
+
+    recipe: str
+    """`file.py`, `file.py:function` or a built-in name."""
+    strategy: str = "single"
+    """Which strategy."""
+    workers: int = 1
+    """How many workers."""
+    launcher: str = "inline"
+    """Who starts them."""
+    lanes: int | None = None
+    """Slices of the global batch."""
+    threads: int | None = None
+    """Threads per worker."""
+    device: str = "auto"
+    """`auto`, `cpu`, or an accelerator's kind."""
+    backend: str | None = None
+    """The torch.distributed backend."""
+    steps: int | None = None
+    """Stop after so many steps."""
+    epochs: int | None = None
+    """Passes over the data."""
+    global_batch: int | None = None
+    """Samples per step over all workers."""
+    seed: int | None = None
+    """Of weights, order and dropout."""
+    progress: bool = True
+    """Whether rank 0 shows how far it is."""
+
+    def load(self) -> Recipe:
+        """Load the recipe with this run's changes applied."""
+        changes = {name: getattr(self, name) for name in ("lanes", "epochs", "global_batch", "seed")}
+        return load(self.recipe).override(**changes)
+
+    def plan(self, recipe: Recipe, samples: int) -> Plan:
+        """Check the recipe against this run's workers."""
+        return plan(recipe, workers=self.workers, samples=samples, steps=self.steps)
+
+
+def write_spec(folder: Path, spec: RunSpec, recipe: Recipe, steps: Plan) -> None:
+    """Write run.json."""
+    write_json(
+        folder / "run.json",
+        {
+            "spec": asdict(spec),
+            "recipe": {
+                "name": recipe.name,
+                "global_batch": recipe.global_batch,
+                "epochs": recipe.epochs,
+                "seed": recipe.seed,
+            },
+            "plan": asdict(steps),
+            "versions": versions(),
+            "host": socket.gethostname(),
+            "created": time.time(),
+        },
+    )
+
+
+def read_spec(folder: Path) -> RunSpec:
+    """Read the order back from run.json."""
+    found = read_json(folder / "run.json").get("spec")
+    known = {field.name for field in fields(RunSpec)}
+    if not isinstance(found, dict) or set(found) != known:
+        raise BadInput(f"{folder / 'run.json'} has no readable spec: it was written by another version")
+    return RunSpec(**found)
+
+
+def versions() -> dict[str, Any]:
+    """Return what has to be the same for the same bits."""
+    return {
+        "lockstep": __version__,
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "implementation": sys.implementation.name,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,112 @@
+"""Trainer: a model, a loss and a strategy, for the built-in loop and for a user's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from lockstep.data.loader import Batch, Collate, Share, batches
+from lockstep.digest import digest
+from lockstep.errors import BadInput
+from lockstep.lanes.schedule import check_lanes
+from lockstep.strategies import find
+from lockstep.strategies.base import StepStats, Training
+from lockstep.train.evaluate import evaluate
+
+if TYPE_CHECKING:
+    from lockstep.recipe import LossFunction, Metrics, OptimizerFactory
+    from lockstep.world import World
+
+
+class Trainer:
+    """Trains one model on a world.
+
+        trainer = lockstep.Trainer(world, model, optimizer, loss, strategy="torch-ddp", lanes=8)
+        for batch in trainer.batches(dataset, global_batch=256, epoch=0):
+            stats = trainer.step(batch)
+
+    `model` is a module, or a function that makes one (called after the seed is set, so that every rank
+    makes the same); `optimizer` is a function that makes the optimizer from the parameters it is given.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        model: nn.Module | Callable[[], nn.Module],
+        optimizer: OptimizerFactory,
+        loss: LossFunction,
+        *,
+        strategy: str = "single",
+        lanes: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
+            raise BadInput(
+                "Trainer(optimizer=...) takes a function, so that a strategy can give it the parameters it keeps: "
+                "pass lambda ps: AdamW(ps, lr=3e-4)"
+            )
+        self.world = world
+        self.lanes = lanes or world.size
+        self.seed = seed
+        if not isinstance(model, nn.Module):
+            torch.manual_seed(seed)
+            model = model()
+        model = model.to(world.device)
+        training = Training(model=model, optimizer=optimizer, loss=loss, seed=seed)
+        self.strategy = find(strategy)(world, training)
+        self._waited = 0.0
+
+    @property
+    def model(self) -> nn.Module:
+        """The plain model with its present weights."""
+        return self.strategy.module
+
+    def batches(
+        self,
+        dataset: Any,
+        *,
+        global_batch: int,
+        epoch: int = 0,
+        start: int = 0,
+        collate: Collate | None = None,
+    ) -> Iterator[Batch]:
+        """Yield this worker's part of each global batch; the order follows from the seed and the epoch alone."""
+        check_lanes(self.lanes, self.world.size, global_batch)
+        share = Share(
+            global_batch=global_batch,
+            lanes=self.lanes,
+            workers=self.world.size,
+            rank=self.world.rank,
+            seed=self.seed,
+        )
+        source = batches(dataset, share, epoch=epoch, start=start, collate=collate)
+        while True:
+            began = time.perf_counter()
+            batch = next(source, None)
+            if batch is None:
+                return
+            self._waited = time.perf_counter() - began
+            yield batch
+
+    def step(self, batch: Batch) -> StepStats:
+        """Train on one batch; all workers call this together."""
+        self.model.train()
+        stats = self.strategy.step(batch)
+        waited, self._waited = self._waited, 0.0
+        return replace(stats, seconds={"data": waited, **stats.seconds})
+
+    def evaluate(
+        self, metrics: Metrics, dataset: Any, *, batch: int, collate: Collate | None = None
+    ) -> dict[str, float]:
+        """Return the metrics over a whole dataset, each sample counted once; all workers call this together."""
+        self.strategy.prepare_evaluation()
+        return evaluate(self.world, self.model, metrics, dataset, batch=batch, collate=collate)
+
+    def digest(self) -> str:
+        """Return the digest of parameters, buffers and optimizer state."""
+        return digest(self.strategy.state())

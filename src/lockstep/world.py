@@ -1,0 +1,234 @@
+"""World: this process's place among the workers, as a frozen value, made once by `join`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.errors import BadInput, LockstepError
+from lockstep.launch.addresses import interface_towards, resolve
+from lockstep.launch.detect import Place, detect
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from torch._C._distributed_c10d import Store
+
+JOIN_SECONDS = 300.0
+COLLECTIVE_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """This process's place: who it is, what it computes on, and who started it."""
+
+    rank: int
+    """This process among all of the world."""
+    size: int
+    """How many processes the world has."""
+    local_rank: int
+    """This process among those of its host."""
+    local_size: int
+    """How many processes of the world run on this host."""
+    node: int
+    """Which host this is, from 0."""
+    nodes: int
+    """How many hosts the world has."""
+    host: str
+    """This host's name."""
+    device: str
+    """What it computes on: `cpu`, `cuda:1`, ..."""
+    threads: int
+    """Threads that one operation may use; part of the arithmetic."""
+    backend: str | None
+    """The torch.distributed backend; None for a world of one."""
+    launcher: str
+    """Who started it."""
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Close the connections to the other ranks; safe to call twice."""
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @classmethod
+    def alone(cls, *, device: str = "cpu", threads: int | None = None) -> World:
+        """Return a world of one, for code that needs no launcher."""
+        place = Place(launcher="inline")
+        count, _ = choose_threads(os.environ, usable_cpus(), 1)
+        return cls._at(place, device=device, threads=threads or count, backend=None)
+
+    @classmethod
+    def _at(cls, place: Place, *, device: str, threads: int, backend: str | None) -> World:
+        return cls(
+            rank=place.rank,
+            size=place.size,
+            local_rank=place.local_rank,
+            local_size=place.local_size,
+            node=place.node,
+            nodes=place.nodes,
+            host=socket.gethostname(),
+            device=device,
+            threads=threads,
+            backend=backend,
+            launcher=place.launcher,
+        )
+
+
+def join(
+    *,
+    device: str = "auto",
+    backend: str | None = None,
+    threads: int | None = None,
+    join_seconds: float = JOIN_SECONDS,
+    place: Place | None = None,
+) -> World:
+    """Join the world that this process was started into, under any launcher, and return its place.
+
+    Use it as a context manager: leaving closes the connections. A process that nobody launched is a world
+    of one. `place` overrides what the environment says.
+    """
+    import torch
+
+    place = place or detect(os.environ)
+    store = None
+    if place.size > 1:
+        from lockstep.comm.rendezvous import open_store
+
+        store = open_store(place, join_seconds)
+        place = _meet(store, place, join_seconds)
+    chosen = choose_device(device, place)
+    count, _ = choose_threads(os.environ, usable_cpus(), place.local_size)
+    torch.set_num_threads(threads or count)
+    if chosen != "cpu":
+        torch.accelerator.set_device_index(torch.device(chosen).index)
+    if store is not None:
+        backend = _build_group(store, place, chosen, backend)
+    return World._at(place, device=chosen, threads=threads or count, backend=backend)
+
+
+def _meet(store: Store, place: Place, seconds: float) -> Place:
+    """Claim this rank, wait for all others, and learn who shares a host where the launcher does not tell.
+
+    1. Each rank adds to its claim: the second to do so is a duplicate.
+    2. Each rank writes its host, then waits for everybody's.
+    """
+    import torch.distributed as dist
+
+    if store.add(f"lockstep/claim/{place.rank}", 1) > 1:
+        raise BadInput(
+            f"rank {place.rank} of {place.size} is taken already: two processes were started as rank "
+            f"{place.rank}, or the rendezvous ({place.rendezvous or place.job}) is left from an earlier run"
+        )
+    keys = [f"lockstep/host/{rank}" for rank in range(place.size)]
+    store.set(keys[place.rank], host_identity())
+    try:
+        store.wait(keys, timedelta(seconds=seconds))
+    except dist.DistError as error:
+        missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
+        raise LockstepError(
+            f"waited {seconds:.0f} s for {place.size} ranks; missing: {', '.join(missing)}. Were they started, "
+            "with the same size and the same rendezvous?"
+        ) from error
+    if place.located:
+        return place
+    return locate(place, [store.get(key).decode() for key in keys])
+
+
+def locate(place: Place, hosts: list[str]) -> Place:
+    """Fill in the local rank and the node from every rank's host (in rank order)."""
+    order = list(dict.fromkeys(hosts))
+    mine = hosts[place.rank]
+    return replace(
+        place,
+        local_rank=hosts[: place.rank].count(mine),
+        local_size=hosts.count(mine),
+        node=order.index(mine),
+        nodes=len(order),
+    )
+
+
+def host_identity() -> str:
+    """Return what two processes share exactly if the loopback of one is the loopback of the other."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        network = str(Path("/proc/self/ns/net").readlink())
+    except OSError:
+        boot = network = "unknown"
+    return f"{socket.gethostname()}/{boot}/{network}"
+
+
+def _build_group(store: Store, place: Place, device: str, backend: str | None) -> str:
+    import torch.distributed as dist
+
+    chosen = backend or dist.get_default_backend_for_device(device.partition(":")[0])
+    if "gloo" in chosen and "GLOO_SOCKET_IFNAME" not in os.environ:
+        if place.nodes > 1 and place.head is None:
+            raise BadInput(f"the ranks are on {place.nodes} hosts: meet at --rendezvous host:port, not at a file")
+        # gloo guesses its interface from the host name, which often resolves to an address that is not
+        # this host's. The way to the head is known to work; on one host nothing leaves the loopback.
+        head = resolve(place.head) if place.nodes > 1 and place.head else "127.0.0.1"
+        if (name := interface_towards(head)) is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = name
+    dist.init_process_group(
+        chosen,
+        store=store,
+        rank=place.rank,
+        world_size=place.size,
+        timeout=timedelta(seconds=COLLECTIVE_SECONDS),
+    )
+    return chosen
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use, by its affinity mask."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def choose_threads(env: Mapping[str, str], cpus: int, local_size: int) -> tuple[int, str]:
+    """Return threads per worker and why: the user's word, Slurm's, or an equal share of the CPUs."""
+    for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
+        text = env.get(name, "")
+        if text:
+            if not text.isdigit() or int(text) < 1:
+                raise BadInput(f"{name}={text!r} is not a number of threads")
+            return int(text), f"{name}={text}"
+    return max(1, cpus // local_size), f"{cpus} usable CPUs // {local_size} workers of this host"
+
+
+def choose_device(wish: str, place: Place) -> str:
+    """Return the device of this worker: its own accelerator where every local worker can have one."""
+    import torch
+
+    if wish == "cpu":
+        return "cpu"
+    if not torch.accelerator.is_available():
+        if wish == "auto":
+            return "cpu"
+        raise BadInput(f"--device {wish}: no accelerator is available here; use --device cpu")
+    kind = str(torch.accelerator.current_accelerator())
+    count = torch.accelerator.device_count()
+    if wish not in ("auto", kind):
+        raise BadInput(f"--device {wish}: the accelerator here is {kind}; use auto, cpu or {kind}")
+    if place.local_size > count:
+        raise BadInput(
+            f"{place.local_size} workers on this host, but {count} accelerators: use --workers {count} or fewer "
+            "per host, or --device cpu"
+        )
+    return f"{kind}:{place.local_rank}"

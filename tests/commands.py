@@ -1,0 +1,96 @@
+"""Running commands as a user does, and finding what they left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+RECIPES = Path(__file__).parent / "recipes"
+TINY = str(RECIPES / "tiny.py")
+BIN = Path(sys.executable).parent
+LOCKSTEP = str(BIN / "lockstep")
+SECONDS = 100
+LAUNCHER_PREFIXES = ("SLURM", "OMPI_", "PMI", "MPI_", "TORCHELASTIC", "LOCKSTEP_")
+LAUNCHER_NAMES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMP_NUM_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        return f"exit code {self.code}\n{self.out}\n{self.err}"
+
+
+class Marked:
+    """An environment that every process started from it carries, so that survivors can be found."""
+
+    def __init__(self, extra: Mapping[str, str] | None = None) -> None:
+        self.mark = uuid.uuid4().hex
+        self.env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(LAUNCHER_PREFIXES) and name not in LAUNCHER_NAMES
+        }
+        self.env |= {"LOCKSTEP_TEST_MARK": self.mark, **(extra or {})}
+
+    def start(self, command: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, env=self.env, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def run(self, command: Sequence[str], cwd: Path) -> Done:
+        return finish(self.start(command, cwd))
+
+    def survivors(self, seconds: float = 10.0) -> list[str]:
+        """Return the processes that still carry the mark, after giving them time to end."""
+        deadline = time.monotonic() + seconds
+        while (found := self._carriers()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
+
+    def _carriers(self) -> list[str]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("LOCKSTEP_TEST_MARK") == self.mark:
+                    found.append(f"{process.pid} {' '.join(process.cmdline())}")
+        return found
+
+
+def finish(process: subprocess.Popen[str]) -> Done:
+    """Wait for a command and return how it ended; a hang is a failure with its output."""
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"no end after {SECONDS} s: {process.args!r}\n{out}\n{err}") from None
+    return Done(process.returncode, out, err)
+
+
+def lockstep(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> Done:
+    """Run the command line."""
+    return Marked(env).run([LOCKSTEP, *arguments], cwd)

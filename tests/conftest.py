@@ -1,0 +1,51 @@
+"""What every test gets: the real services, the system mark, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.services import mpich, openmpi, slurm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["mpich", "openmpi", "slurm"]
+
+LEFTOVER_SECONDS = 10.0
+DAEMONS = ("munged", "slurm")  # kept for the whole session, and ended with it
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a real service."""
+    for item in items:
+        if Path(__file__).parent / "system" in item.path.parents:
+            item.add_marker(pytest.mark.system)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a process, a thread or a named segment."""
+    before = _traces()
+    yield
+    deadline = time.monotonic() + LEFTOVER_SECONDS
+    while (left := _traces() - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left, f"left behind: {sorted(left)}"
+
+
+def _traces() -> set[str]:
+    found = {f"thread {thread.name}" for thread in threading.enumerate() if not thread.daemon}
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if child.name().startswith(DAEMONS):
+                continue
+            found.add(f"process {child.pid} {' '.join(child.cmdline())[:80]}")
+    found |= {f"segment {path.name}" for path in Path("/dev/shm").glob("*")}
+    return found

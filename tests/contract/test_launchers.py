@@ -1,0 +1,94 @@
+"""One suite over every launcher: ranks, results, exit codes, failure reports, and the same losses."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.report.collect import read_run
+from lockstep.train.records import read_records
+from tests.commands import TINY, Done
+from tests.contract.ways import LAUNCHED, TYPED, make, params
+
+WORKERS = 2
+FAULTS = {
+    "raises": "ValueError: the fourth batch is cursed",
+    "killed": "signal 9",
+    "exits": "called exit(0)",
+    "exits_hard": "ended without a word|exited with code 0",
+}
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
+    """What the first way of this module gave; the others must give the same."""
+    return {}
+
+
+@pytest.mark.parametrize("name", params([*LAUNCHED, *TYPED]))
+def test_trains(name: str, request: pytest.FixtureRequest, tmp_path: Path, seen: dict[str, Any]) -> None:
+    way, marked = make(name, request, tmp_path)
+    out = tmp_path / "out"
+    done = way.run([TINY, "--lanes", "4", "--threads", "1", "--out", str(out)], WORKERS, tmp_path, marked)
+    assert done.code == 0, done.text
+    headers = [read_records(out / f"rank-{rank}.jsonl")[0] for rank in range(WORKERS)]
+    assert [header["rank"] for header in headers] == list(range(WORKERS))
+    assert {header["size"] for header in headers} == {WORKERS}
+    assert {header["device"] for header in headers} == {"cpu"}
+    assert len({header["pid"] for header in headers}) == WORKERS
+    run = read_run(out)
+    assert run.done
+    found = {"losses": run.losses, "digest": run.result["digest"], "metrics": run.result["metrics"]}
+    assert len(run.losses) == 16
+    assert found == seen.setdefault("first", found)
+    assert "loss by step" in done.out
+    assert marked.survivors() == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", params(LAUNCHED))
+def test_a_failing_rank_ends_the_run(name: str, fault: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    way, marked = make(name, request, tmp_path)
+    out = tmp_path / "out"
+    done = way.run([f"{TINY}:{fault}", "--threads", "1", "--out", str(out)], WORKERS, tmp_path, marked)
+    assert done.code == 1, done.text
+    check_report(done, fault)
+    assert len(done.err.splitlines()) < 30, done.text
+    assert json.loads((out / "result.json").read_text())["outcome"] == "failed"
+    assert marked.survivors() == []
+
+
+@pytest.mark.parametrize("fault", ["raises", "killed"])
+@pytest.mark.parametrize("name", params(TYPED))
+def test_a_failing_rank_ends_what_others_started(
+    name: str, fault: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    way, marked = make(name, request, tmp_path)
+    done = way.run([f"{TINY}:{fault}", "--threads", "1", "--out", str(tmp_path / "out")], WORKERS, tmp_path, marked)
+    assert done.code != 0, done.text
+    if fault == "raises":
+        check_report(done, fault)
+    assert marked.survivors() == []
+
+
+def check_report(done: Done, fault: str) -> None:
+    """The report names rank, host, step and cause, once, on one screen."""
+    head = f"rank 1 on {os.uname().nodename} failed at step 3:"
+    assert done.err.count(head) == 1, done.text
+    report = done.err[done.err.index(head) :]
+    assert any(words in report for words in FAULTS[fault].split("|")), done.text
+
+
+@pytest.mark.parametrize("name", params(["spawn", "torchrun", "srun", "openmpi", "mpich"]))
+def test_bad_input_is_refused_before_a_worker_starts(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    way, marked = make(name, request, tmp_path)
+    out = tmp_path / "out"
+    done = way.run([f"{TINY}:breaks", "--out", str(out)], WORKERS, tmp_path, marked)
+    assert done.code == 2, done.text
+    assert "no recipe today" in done.err
+    assert not out.exists()
+    assert marked.survivors() == []

@@ -1,0 +1,85 @@
+"""How a run ends when somebody ends it, and what it opens while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lockstep.report.collect import read_run
+from lockstep.train.records import read_records
+from tests.commands import LOCKSTEP, SECONDS, TINY, Marked, finish, lockstep
+from tests.contract.ways import make, params
+
+
+def wait_for_steps(folder: Path) -> None:
+    """Wait until every rank has done a few steps and the faulty one hangs."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        logs = list(folder.glob("rank-*.jsonl"))
+        if len(logs) == 2 and all(len(path.read_text().splitlines()) >= 4 for path in logs):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no steps in {folder}")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize("name", params(["spawn", "torchrun", "srun", "openmpi", "mpich"]))
+def test_ended_from_outside(
+    name: str, number: signal.Signals, code: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    _, marked = make(name, request, tmp_path)
+    launcher = "mpirun" if "mpi" in name else name
+    command = [LOCKSTEP, "run", f"{TINY}:hangs", "--workers", "2", "--launcher", launcher, "--out", "out"]
+    process = marked.start(command, tmp_path)
+    wait_for_steps(tmp_path / "out")
+    process.send_signal(number)
+    done = finish(process)
+    assert done.code == code, done.text
+    assert "Traceback" not in done.err, done.text
+    assert marked.survivors() == []
+    assert len(read_records(tmp_path / "out" / "rank-0.jsonl")) >= 4
+
+
+def test_one_host_opens_no_port_to_the_network(tmp_path: Path) -> None:
+    marked = Marked()
+    process = marked.start([LOCKSTEP, "run", f"{TINY}:hangs", "--workers", "2", "--out", "out"], tmp_path)
+    wait_for_steps(tmp_path / "out")
+    listening = []
+    for child in [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]:
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(child).net_connections(kind="inet")
+            listening += [entry.laddr.ip for entry in found if entry.status == psutil.CONN_LISTEN]
+    process.send_signal(signal.SIGINT)
+    finish(process)
+    assert set(listening) <= {"127.0.0.1", "::1"}, listening
+    assert marked.survivors() == []
+
+
+def test_not_finite_stops_the_run(tmp_path: Path) -> None:
+    done = lockstep("run", f"{TINY}:nan", "--workers", "2", "--lanes", "4", "--out", "out", cwd=tmp_path)
+    assert done.code == 1
+    assert "the loss is nan at step 1, lane" in done.err, done.text
+
+
+def test_uneven_last_batch_and_a_worker_that_runs_dry(tmp_path: Path) -> None:
+    """97 samples of batches of 12: the last holds one, and only one of four workers has it."""
+    done = lockstep("run", f"{TINY}:dry", "--workers", "4", "--threads", "1", "--out", "out", cwd=tmp_path)
+    assert done.code == 0, done.text
+    alone = lockstep("run", f"{TINY}:dry", "--lanes", "4", "--threads", "1", "--out", "alone", cwd=tmp_path)
+    assert alone.code == 0, alone.text
+    assert read_run(tmp_path / "out").losses == pytest.approx(read_run(tmp_path / "alone").losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("recipe", ["mlp", "bytes"])
+def test_torch_ddp_follows_single(recipe: str, tmp_path: Path) -> None:
+    """The same lanes, weights and dropout: the losses differ by the order of summation alone."""
+    common = ["--lanes", "2", "--threads", "1", "--steps", "4"]
+    one = lockstep("run", recipe, *common, "--out", "one", cwd=tmp_path)
+    two = lockstep("run", recipe, *common, "--workers", "2", "--out", "two", cwd=tmp_path)
+    assert (one.code, two.code) == (0, 0), one.text + two.text
+    assert read_run(tmp_path / "two").losses == pytest.approx(read_run(tmp_path / "one").losses, rel=1e-4)

@@ -1,0 +1,69 @@
+"""`lockstep launch`: any script under any launcher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands import LOCKSTEP, Marked, lockstep
+from tests.contract.ways import make, params
+
+STOCK = str(Path(__file__).parents[1] / "scripts" / "stock.py")
+OWN_LOOP = str(Path(__file__).parents[2] / "examples" / "own_loop.py")
+LAUNCHERS = ["spawn", "torchrun", "srun", "openmpi", "mpich"]
+
+
+def launcher(name: str, request: pytest.FixtureRequest, cwd: Path) -> tuple[list[str], Marked]:
+    _, marked = make(name, request, cwd)
+    return [LOCKSTEP, "launch", "--launcher", "mpirun" if "mpi" in name else name, "--workers", "2"], marked
+
+
+@pytest.mark.parametrize("name", params(LAUNCHERS))
+def test_a_stock_script(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    command, marked = launcher(name, request, tmp_path)
+    done = marked.run([*command, STOCK], tmp_path)
+    assert done.code == 0, done.text
+    assert sorted(line for line in done.out.splitlines() if line) == [
+        "rank 0 of 2 local 0 sum 3",
+        "rank 1 of 2 local 1 sum 3",
+    ]
+    assert marked.survivors() == []
+
+
+@pytest.mark.parametrize("name", params(LAUNCHERS))
+def test_a_failing_script_ends_all(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    command, marked = launcher(name, request, tmp_path)
+    done = marked.run([*command, STOCK, "--", "--fail"], tmp_path)
+    assert done.code == 1, done.text
+    assert f"{STOCK} failed" in done.err
+    assert marked.survivors() == []
+
+
+@pytest.mark.parametrize("name", params(LAUNCHERS))
+def test_the_example_of_an_own_loop(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    command, marked = launcher(name, request, tmp_path)
+    done = marked.run([*command, "--threads", "1", OWN_LOOP], tmp_path)
+    assert done.code == 0, done.text
+    assert "on 2 worker(s), digest" in done.out
+    assert done.out.count("loss") == 1
+
+
+def test_inline(tmp_path: Path) -> None:
+    done = lockstep("launch", "--launcher", "inline", OWN_LOOP, cwd=tmp_path)
+    assert done.code == 0, done.text
+    assert "on 1 worker(s)" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.py"], "the script missing.py does not exist"),
+        (["--launcher", "spwan", STOCK], "no launcher called 'spwan'; did you mean 'spawn'?"),
+        (["--launcher", "inline", "--workers", "2", STOCK], "launcher inline runs one worker"),
+    ],
+)
+def test_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
+    done = lockstep("launch", *arguments, cwd=tmp_path)
+    assert done.code == 2, done.text
+    assert words in done.err

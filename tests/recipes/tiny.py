@@ -1,0 +1,118 @@
+"""Small recipes for tests: one that works, and ones that go wrong in a named way."""
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from lockstep import Recipe
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
+
+
+def make_data(samples: int = 96) -> TensorDataset:
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.randn(samples, 8, generator=generator)
+    return TensorDataset(inputs, inputs[:, :4].argmax(1))
+
+
+def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    inputs, labels = batch
+    return F.cross_entropy(model(inputs), labels)
+
+
+def metrics(model: nn.Module, batch: list[Tensor]) -> dict[str, Tensor]:
+    inputs, labels = batch
+    return {"accuracy": (model(inputs).argmax(1) == labels).float().mean()}
+
+
+class Fault:
+    """Does something terrible on one rank at one call of the loss."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.calls = 0
+
+    def __call__(self, model: nn.Module, batch: list[Tensor]) -> Tensor:
+        if dist.is_initialized() and dist.get_rank() == 1 and self.calls == 3:
+            self.strike()
+        self.calls += 1
+        return loss(model, batch) * (float("nan") if self.calls > 3 and self.what == "nan" else 1.0)
+
+    def strike(self) -> None:
+        if self.what == "raise":
+            raise ValueError("the fourth batch is cursed")
+        if self.what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.what == "exit":
+            sys.exit(0)
+        if self.what == "exit-hard":
+            os._exit(0)
+        if self.what == "hang":
+            time.sleep(600)
+
+
+def recipe(fault: str = "", samples: int = 96) -> Recipe:
+    return Recipe(
+        model=make_model,
+        data=lambda: make_data(samples),
+        loss=Fault(fault) if fault else loss,
+        evaluate=metrics,
+        optimizer=lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9),
+        global_batch=12,
+        epochs=2,
+    )
+
+
+def raises() -> Recipe:
+    return recipe("raise")
+
+
+def killed() -> Recipe:
+    return recipe("kill")
+
+
+def exits() -> Recipe:
+    return recipe("exit")
+
+
+def exits_hard() -> Recipe:
+    return recipe("exit-hard")
+
+
+def hangs() -> Recipe:
+    return recipe("hang")
+
+
+def nan() -> Recipe:
+    return recipe("nan")
+
+
+def uneven() -> Recipe:
+    return recipe(samples=104)
+
+
+def dry() -> Recipe:
+    """One sample in the last batch: without BatchNorm, which refuses a batch of one."""
+    return replace(recipe(samples=97), model=lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
+
+
+def breaks() -> Recipe:
+    raise RuntimeError("no recipe today")
+
+
+def wrong() -> dict[str, int]:
+    return {"not": 1}
+
+
+def empty() -> Recipe:
+    return recipe(samples=0)

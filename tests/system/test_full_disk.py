@@ -1,0 +1,51 @@
+"""A disk that fills up while a run writes to it: a small file system of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstep.train.records import read_json, read_records
+from tests.commands import TINY, lockstep
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A mounted file system of 16 KiB; needs root."""
+    if os.geteuid() != 0 and os.environ.get("CI") != "true":
+        pytest.skip("mounting needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_the_disk_fills_up_in_the_middle(small_disk: Path, tmp_path: Path) -> None:
+    out = small_disk / "out"
+    done = lockstep("run", TINY, "--workers", "2", "--epochs", "50", "--out", str(out), cwd=tmp_path)
+    assert done.code == 1, done.text
+    assert "No space left on device" in done.err
+    assert "make room, or choose another --out" in done.err
+    assert read_json(out / "run.json")["spec"]["workers"] == 2
+    for rank in range(2):
+        steps = [line["step"] for line in read_records(out / f"rank-{rank}.jsonl") if "step" in line]
+        assert steps == list(range(len(steps)))
+    assert not list(out.glob(".*"))
+
+
+def test_a_disk_that_is_full_already(small_disk: Path, tmp_path: Path) -> None:
+    with contextlib.suppress(OSError):
+        (small_disk / "ballast").write_bytes(b"x" * 2**20)
+    out = small_disk / "out"
+    done = lockstep("run", TINY, "--out", str(out), cwd=tmp_path)
+    assert done.code == 2, done.text
+    assert "No space left on device" in done.err
+    assert not out.exists()

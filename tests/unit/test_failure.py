@@ -1,0 +1,85 @@
+"""Which failure is the first cause, from the notes that ranks leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import BadInput, PeerLost
+from lockstep.train.failure import Failure, describe, finished, first_cause, how_it_ended, leave_note, report
+from lockstep.train.records import Records
+
+
+def note(folder: Path, rank: int, kind: str, time: float) -> None:
+    assert leave_note(folder, Failure(rank=rank, host="host-a", step=4, kind=kind, text=f"text {rank}", time=time))
+
+
+def log(folder: Path, rank: int, steps: int, *, end: bool = False) -> None:
+    records = Records(folder, rank)
+    records.write({"rank": rank, "host": "host-b"})
+    for step in range(steps):
+        records.write({"step": step})
+    if end:
+        records.write({"end": "done"})
+    records.close()
+
+
+def test_one_who_raised_comes_before_those_who_lost_contact(tmp_path: Path) -> None:
+    note(tmp_path, 0, "contact", 1.0)
+    note(tmp_path, 2, "contact", 1.5)
+    note(tmp_path, 1, "own", 2.0)
+    assert first_cause(tmp_path, 3, {}).rank == 1
+
+
+def test_the_silent_one_comes_before_those_who_lost_contact(tmp_path: Path) -> None:
+    log(tmp_path, 0, 5)
+    log(tmp_path, 1, 5)
+    note(tmp_path, 0, "contact", 1.0)
+    cause = first_cause(tmp_path, 2, {1: -9})
+    assert (cause.rank, cause.host, cause.step) == (1, "host-b", 5)
+    assert "signal 9, SIGKILL" in report(cause)
+
+
+def test_of_two_silent_ones_the_first_known_exit_counts(tmp_path: Path) -> None:
+    log(tmp_path, 0, 2)
+    log(tmp_path, 1, 2)
+    assert first_cause(tmp_path, 2, {1: -9, 0: -15}).rank == 1
+
+
+def test_one_that_is_done_is_not_to_blame(tmp_path: Path) -> None:
+    log(tmp_path, 0, 2, end=True)
+    log(tmp_path, 1, 2)
+    assert finished(tmp_path, 0)
+    assert not finished(tmp_path, 1)
+    assert not finished(tmp_path, 2)
+    assert first_cause(tmp_path, 2, {}).rank == 1
+
+
+def test_refusal_is_told_without_decoration(tmp_path: Path) -> None:
+    note(tmp_path, 1, "input", 5.0)
+    note(tmp_path, 0, "own", 1.0)
+    assert report(first_cause(tmp_path, 2, {})) == "text 1"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (BadInput("no"), "input"),
+        (PeerLost("gone"), "contact"),
+        (RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1"), "contact"),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "own"),
+        (ValueError("x"), "own"),
+        (SystemExit(0), "own"),
+        (KeyboardInterrupt(), "own"),
+    ],
+)
+def test_kinds(error: BaseException, kind: str) -> None:
+    assert describe(error, rank=0, step=0).kind == kind
+
+
+def test_exit_codes_in_words() -> None:
+    assert how_it_ended(-9) == "the process was killed by signal 9, SIGKILL (out of memory kills look like this)"
+    assert how_it_ended(-15) == "the process was killed by signal 15, SIGTERM"
+    assert how_it_ended(3) == "the process exited with code 3 before the run was done"
+    assert "unknown" in how_it_ended(-99)

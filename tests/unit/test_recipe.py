@@ -1,0 +1,140 @@
+"""Recipes: loading by name and file, and a clear refusal of everything that is not one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+from torch.optim import SGD
+
+from lockstep import Recipe
+from lockstep.errors import BadInput
+from lockstep.recipe import load, plan
+from tests.commands import TINY
+
+
+def plain(**changes: object) -> Recipe:
+    fields = {
+        "model": lambda: nn.Linear(1, 1),
+        "data": [1, 2, 3, 4],
+        "loss": lambda model, batch: model(batch).sum(),
+        "optimizer": lambda ps: SGD(ps, lr=0.1),
+        "global_batch": 2,
+    }
+    return Recipe(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["cifar100", "mlp", "bytes"])
+def test_built_in(name: str) -> None:
+    recipe = load(name)
+    assert recipe.name == name
+    assert len(recipe.dataset()) > recipe.global_batch
+    assert len(recipe.eval_dataset()) != len(recipe.dataset())
+
+
+def test_sizes_of_the_built_ins() -> None:
+    def count(name: str) -> int:
+        return sum(parameter.numel() for parameter in load(name).model().parameters())
+
+    assert 6.3e6 < count("mlp") < 6.7e6
+    assert any(isinstance(module, nn.BatchNorm2d) for module in load("cifar100").model().modules())
+    assert any(isinstance(module, nn.Dropout) for module in load("bytes").model().modules())
+
+
+def test_texts_differ_in_length_and_images_have_all_labels() -> None:
+    texts = load("bytes").dataset()
+    assert len({len(texts[index]) for index in range(200)}) > 30
+    images, labels = load("cifar100").dataset().tensors
+    assert images.shape[1:] == (3, 32, 32)
+    assert set(labels.tolist()) == set(range(100))
+
+
+def test_made_up_data_is_the_same_every_time() -> None:
+    for name in ("cifar100", "mlp"):
+        first, again = load(name).dataset(), load(name).dataset()
+        assert all(bool((a == b).all()) for a, b in zip(first.tensors, again.tensors, strict=True))
+
+
+def test_file_and_function() -> None:
+    assert load(TINY).name == "tiny"
+    assert len(load(f"{TINY}:uneven").dataset()) == 104
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("cifar10", r"no recipe called 'cifar10'; did you mean 'cifar100'"),
+        ("zzz", r"there are: cifar100, mlp, bytes"),
+        ("missing.py", r"missing.py does not exist"),
+        (f"{TINY}:breaks", r"breaks\(\) of .* raised:[\s\S]*no recipe today"),
+        (f"{TINY}:wrong", r"returned a dict, not a lockstep.Recipe"),
+        (f"{TINY}:recipy", r"has no function recipy\(\); did you mean 'recipe'"),
+    ],
+)
+def test_refused(reference: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        load(reference)
+
+
+def test_a_file_that_raises_shows_its_own_line(tmp_path: Path) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text("x = 1\nraise OSError('on line two')\n")
+    with pytest.raises(BadInput, match=r"line 2[\s\S]*on line two") as caught:
+        load(str(path))
+    assert "importlib" not in str(caught.value)
+
+
+def test_a_folder_is_not_a_recipe(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="not a file"):
+        load(f"{tmp_path}/")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": nn.Linear(1, 1), "loss": 3}, r"Recipe\(loss=...\) must be a function, and is a int"),
+        ({"optimizer": SGD([nn.Parameter(nn.Linear(1, 1).weight)], lr=0.1)}, r"Recipe\(optimizer=...\) must be a func"),
+        ({"global_batch": 0}, r"global_batch=0"),
+        ({"global_batch": 2.5}, r"global_batch=2.5"),
+        ({"epochs": 0}, r"epochs=0"),
+        ({"seed": "x"}, r"seed='x'"),
+    ],
+)
+def test_wrong_fields(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        plain(**changes)
+
+
+@pytest.mark.parametrize("data", [None, 7, iter([1])])
+def test_data_that_is_none(data: object) -> None:
+    with pytest.raises(BadInput, match="dataset with __len__ and __getitem__"):
+        plain(data=data).dataset()
+
+
+def test_data_that_raises() -> None:
+    def broken() -> list[int]:
+        raise FileNotFoundError("images.tar")
+
+    with pytest.raises(BadInput, match=r"made the data:[\s\S]*images.tar"):
+        plain(data=broken).dataset()
+
+
+@pytest.mark.parametrize(
+    ("changes", "workers", "samples", "steps", "words"),
+    [
+        ({}, 1, 0, None, "empty"),
+        ({"global_batch": 8}, 1, 4, None, r"global batch of 8 is larger than the data \(4 samples\)"),
+        ({"lanes": 2}, 3, 4, None, "cannot be cut over 3 workers"),
+        ({}, 1, 4, 0, "--steps 0"),
+    ],
+)
+def test_plans_refused(changes: dict[str, int], workers: int, samples: int, steps: int | None, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        plan(plain(**changes), workers=workers, samples=samples, steps=steps)
+
+
+def test_plan() -> None:
+    found = plan(plain(epochs=3), workers=2, samples=5)
+    assert (found.lanes, found.epoch_steps, found.steps) == (2, 3, 9)
+    assert plan(plain(), workers=1, samples=4, steps=7).steps == 7

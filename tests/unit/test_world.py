@@ -1,0 +1,87 @@
+"""Threads, places and the rendezvous arithmetic: pure, no process started."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep import World
+from lockstep.errors import BadInput
+from lockstep.launch.addresses import FIRST_PORT, LAST_PORT, candidate_ports, interface_towards, resolve, split_address
+from lockstep.launch.detect import Place
+from lockstep.world import choose_device, choose_threads, join, locate
+
+
+@pytest.mark.parametrize(
+    ("env", "cpus", "local_size", "threads"),
+    [
+        ({}, 8, 2, 4),
+        ({}, 2, 4, 1),
+        ({"OMP_NUM_THREADS": "3"}, 8, 2, 3),
+        ({"SLURM_CPUS_PER_TASK": "7"}, 64, 2, 7),
+        ({"SLURM_CPUS_PER_TASK": "7", "OMP_NUM_THREADS": "2"}, 64, 2, 2),
+    ],
+)
+def test_threads(env: dict[str, str], cpus: int, local_size: int, threads: int) -> None:
+    found, why = choose_threads(env, cpus, local_size)
+    assert found == threads
+    assert why
+
+
+@pytest.mark.parametrize("text", ["0", "many", "-1"])
+def test_threads_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="OMP_NUM_THREADS"):
+        choose_threads({"OMP_NUM_THREADS": text}, 8, 1)
+
+
+def test_locate_learns_hosts_from_the_ranks() -> None:
+    hosts = ["a", "b", "a", "b", "b"]
+    place = Place(launcher="manual", rank=4, size=5, local_size=5, local_rank=4, located=False)
+    found = locate(place, hosts)
+    assert (found.local_rank, found.local_size, found.node, found.nodes) == (2, 3, 1, 2)
+
+
+def test_join_alone_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with join(device="cpu", threads=1, place=Place(launcher="inline")) as world:
+        assert (world.rank, world.size, world.device, world.backend) == (0, 1, "cpu", None)
+    assert World.alone().size == 1
+
+
+def test_no_accelerator_here_is_said() -> None:
+    import torch
+
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    assert choose_device("auto", Place(launcher="inline")) == "cpu"
+    with pytest.raises(BadInput, match="no accelerator"):
+        choose_device("cuda", Place(launcher="inline"))
+
+
+def test_ports_follow_from_the_job_and_spread() -> None:
+    first, again, other = list(candidate_ports("1.0")), list(candidate_ports("1.0")), list(candidate_ports("2.0"))
+    assert first == again
+    assert not set(first) & set(other)
+    assert all(FIRST_PORT <= port < LAST_PORT for port in first)
+    assert len(set(first)) == len(first)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("tcp://a:1", ("a", 1)), ("a.b:29500", ("a.b", 29500)), ("[::1]:80", ("::1", 80))],
+)
+def test_split_address(text: str, address: tuple[str, int]) -> None:
+    assert split_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["host", ":1", "host:", "host:99999", "host:x", "host:0"])
+def test_bad_addresses(text: str) -> None:
+    with pytest.raises(BadInput, match="neither host:port nor file"):
+        split_address(text)
+
+
+def test_unresolvable_head_is_an_error_not_localhost() -> None:
+    with pytest.raises(BadInput, match="does not resolve"):
+        resolve("no-such-host.invalid")
+
+
+def test_interface_of_the_loopback() -> None:
+    assert interface_towards("127.0.0.1") == "lo"
