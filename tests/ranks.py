@@ -17,8 +17,11 @@ from typing import Any
 # Ranks are forked from a process that has imported torch and run nothing: they start in milliseconds, not seconds.
 _context = mp.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "tests.warm"])
-# Started here and not in the first test, which would be blamed for leaving it behind.
-forkserver.ensure_running()
+
+
+def warm_up() -> None:
+    """Start the process that ranks are forked from; else the first test would be blamed for leaving it behind."""
+    forkserver.ensure_running()
 
 
 @dataclass(frozen=True)

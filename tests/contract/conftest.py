@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.ranks import Ranks
+from tests.ranks import Ranks, warm_up
+
+warm_up()
 
 
 @pytest.fixture(scope="module", params=[("gloo", 2), ("gloo", 3), ("shm", 1), ("shm", 2), ("shm", 3), ("shm", 4)], ids=lambda p: f"{p[0]}-{p[1]}")
