@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing as mp
 import os
 import tempfile
@@ -103,10 +104,8 @@ class Ranks:
 
     def __exit__(self, *_: object) -> None:
         for pipe in self._pipes:
-            try:
+            with contextlib.suppress(OSError):
                 pipe.send(None)
-            except OSError:
-                pass
         for process in self.processes:
             process.join(5)
             if process.is_alive():

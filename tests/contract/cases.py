@@ -68,7 +68,9 @@ def agree(found: Tensor, expected: Tensor) -> None:
     if dist.get_backend() == "shm":
         assert found.shape == expected.shape
         assert found.dtype == expected.dtype
-        assert torch.equal(found.contiguous().view(-1).view(torch.uint8), expected.contiguous().view(-1).view(torch.uint8))
+        assert torch.equal(
+            found.contiguous().view(-1).view(torch.uint8), expected.contiguous().view(-1).view(torch.uint8)
+        )
     else:
         torch.testing.assert_close(found, expected, rtol=2e-2 if found.dtype.itemsize == 2 else 1e-4, atol=1e-3)
 
@@ -251,7 +253,7 @@ def subgroups(rank: int, size: int) -> None:
                 tensor = torch.full((100 * (index + 1),), float(rank + step))
                 dist.all_reduce(tensor, group=groups[index])
                 agree(tensor, torch.full_like(tensor, float(sum(r + step for r in range(size)))))
-        except BaseException as error:  # noqa: BLE001 - raised below
+        except BaseException as error:
             failures.append(error)
 
     threads = [threading.Thread(target=use, args=(i,)) for i in range(3)]

@@ -9,7 +9,11 @@ from tests.ranks import Ranks, warm_up
 warm_up()
 
 
-@pytest.fixture(scope="module", params=[("gloo", 2), ("gloo", 3), ("shm", 1), ("shm", 2), ("shm", 3), ("shm", 4)], ids=lambda p: f"{p[0]}-{p[1]}")
+@pytest.fixture(
+    scope="module",
+    params=[("gloo", 2), ("gloo", 3), ("shm", 1), ("shm", 2), ("shm", 3), ("shm", 4)],
+    ids=lambda p: f"{p[0]}-{p[1]}",
+)
 def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     backend, size = request.param
     with Ranks(size, backend) as started:

@@ -66,8 +66,6 @@ def test_reduce_scatter(ranks: Ranks, data: Any, shape: tuple[int, ...]) -> None
     ranks.run(cases.reduce_scatter, _fit(ranks, shape), dtype, op)
 
 
-
-
 @drawn
 @given(shape=shapes, dtype=st.sampled_from(MOVED))
 def test_movements(ranks: Ranks, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -26,7 +26,8 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor, spare: bool = False) -> Tensor:
         hidden = torch.relu(self.first(x))
-        return self.spare(hidden) if spare else self.second(hidden)
+        out: Tensor = self.spare(hidden) if spare else self.second(hidden)
+        return out
 
 
 def _batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
@@ -40,9 +41,16 @@ def _train(model: nn.Module, rank: int, *, steps: int = 4, alternate: bool = Fal
         x, y = _batch(rank, step)
         optimizer.zero_grad()
         out = model(x, alternate and step % 2 == 1)
-        nn.functional.mse_loss(out, y).backward()
+        nn.functional.mse_loss(out, y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return [float(p.detach().full_tensor().double().sum() if hasattr(p, "full_tensor") else p.detach().double().sum()) for p in model.parameters()]
+    return [float(_whole(p).double().sum()) for p in model.parameters()]
+
+
+def _whole(parameter: nn.Parameter) -> Tensor:
+    """Return all of a parameter, also of one that is sharded."""
+    tensor: Any = parameter.detach()
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
 
 
 def ddp(rank: int, size: int, options: dict[str, Any]) -> list[float]:
@@ -59,16 +67,16 @@ def ddp_no_sync(rank: int, size: int) -> list[float]:
     model = DistributedDataParallel(net)
     with model.no_sync():
         x, y = _batch(rank, 7)
-        nn.functional.mse_loss(model(x), y).backward()
+        nn.functional.mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
     x, y = _batch(rank, 8)
-    nn.functional.mse_loss(model(x), y).backward()
+    nn.functional.mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
     return [float(p.grad.double().sum()) for p in model.parameters() if p.grad is not None]
 
 
 def ddp_sparse(rank: int, size: int) -> list[float]:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Embedding(50, 8, sparse=True))
-    model(torch.tensor([rank, rank + 1, 7])).square().sum().backward()
+    model(torch.tensor([rank, rank + 1, 7])).square().sum().backward()  # type: ignore[no-untyped-call]
     gradient = next(iter(model.parameters())).grad
     assert gradient is not None
     dense = gradient.to_dense().double()
@@ -96,7 +104,8 @@ def dtensor(rank: int, size: int) -> list[float]:
     right = torch.randn(12, 8, generator=generator)
     a = distribute_tensor(left, mesh, [Shard(1)])
     b = distribute_tensor(right, mesh, [Shard(0)])
-    product = (a @ b).redistribute(mesh, [Replicate()]).to_local()
+    product_of: Any = a @ b
+    product = product_of.redistribute(mesh, [Replicate()]).to_local()
     torch.testing.assert_close(product, left @ right, rtol=1e-4, atol=1e-5)
     rows = distribute_tensor(left, mesh, [Shard(0)]).redistribute(mesh, [Shard(1)])
     torch.testing.assert_close(rows.full_tensor(), left)
@@ -105,8 +114,9 @@ def dtensor(rank: int, size: int) -> list[float]:
 
 
 def checkpoint(rank: int, size: int) -> list[float]:
-    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    from torch.distributed.checkpoint.state_dict_loader import load
+    from torch.distributed.checkpoint.state_dict_saver import save
     from torch.distributed.fsdp import fully_shard
 
     mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
@@ -114,14 +124,14 @@ def checkpoint(rank: int, size: int) -> list[float]:
     fully_shard(net, mesh=mesh)
     folder = [tempfile.mkdtemp() if rank == 0 else ""]
     dist.broadcast_object_list(folder, 0)
-    dcp.save(get_model_state_dict(net), checkpoint_id=folder[0], no_dist=False)
-    before = [float(p.detach().full_tensor().sum()) for p in net.parameters()]  # type: ignore[attr-defined]
+    save(get_model_state_dict(net), checkpoint_id=folder[0], no_dist=False)
+    before = [float(_whole(p).sum()) for p in net.parameters()]
     with torch.no_grad():
         for p in net.parameters():
             p.zero_()
     state = get_model_state_dict(net)
-    dcp.load(state, checkpoint_id=folder[0])
-    after = [float(p.detach().full_tensor().sum()) for p in net.parameters()]  # type: ignore[attr-defined]
+    load(state, checkpoint_id=folder[0])
+    after = [float(_whole(p).sum()) for p in net.parameters()]
     assert before == after
     dist.barrier()
     if rank == 0:
@@ -132,7 +142,9 @@ def checkpoint(rank: int, size: int) -> list[float]:
 
 
 def functional(rank: int, size: int) -> list[float]:
-    import torch.distributed._functional_collectives as fc
+    from torch.distributed import _functional_collectives
+
+    fc: Any = _functional_collectives
 
     group = dist.group.WORLD
     assert group is not None

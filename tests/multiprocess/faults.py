@@ -7,11 +7,13 @@ import resource
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from lockstep.comm import collectives, exchange, libc, tree
 
@@ -183,7 +185,7 @@ def limited(rank: int, size: int, path: str) -> None:
 
 def own_store(rank: int, size: int, path: str) -> None:
     """A store made by hand, used for one group after the other."""
-    store = dist.FileStore(path, size)
+    store = FileStore(path, size)
     for _ in range(2):
         dist.init_process_group("shm", store=store, rank=rank, world_size=size)
         x = torch.ones(10)
@@ -218,7 +220,7 @@ def wait_for_ever(rank: int, size: int) -> None:
 
 
 def descriptors(rank: int, size: int) -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def groups_come_and_go(rank: int, size: int, count: int) -> None:

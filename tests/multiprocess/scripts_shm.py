@@ -65,7 +65,7 @@ def with_lightning(backend: str) -> nn.Module:
 
 
 def with_accelerate(backend: str) -> nn.Module:
-    from accelerate import Accelerator
+    from accelerate import Accelerator  # type: ignore[import-untyped]
 
     # On the CPU Accelerate knows gloo and MPI by name only; a group that is there already, it uses.
     dist.init_process_group(backend)
@@ -90,7 +90,7 @@ def plain(backend: str) -> nn.Module:
     for index in range(dist.get_rank(), 8, 2):
         x, y = Numbers()[index]
         optimizer.zero_grad()
-        nn.functional.mse_loss(wrapped(x[None]), y[None]).backward()
+        nn.functional.mse_loss(wrapped(x[None]), y[None]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return model
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import torch
@@ -28,7 +28,7 @@ class Weight:
 def weigh() -> Weight:
     gc.collect()
     process = psutil.Process()
-    return Weight(len(os.listdir("/proc/self/fd")), threading.active_count(), process.memory_info().rss)
+    return Weight(len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), process.memory_info().rss)
 
 
 def _value(rank: int, step: int) -> float:

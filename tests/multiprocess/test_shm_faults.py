@@ -223,7 +223,12 @@ def test_another_user_cannot_open_a_segment() -> None:
 
 def _unshare_works() -> bool:
     try:
-        return subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], check=False, capture_output=True).returncode == 0
+        return (
+            subprocess.run(
+                ["unshare", "--pid", "--fork", "--mount-proc", "true"], check=False, capture_output=True
+            ).returncode
+            == 0
+        )
     except FileNotFoundError:
         return False
 

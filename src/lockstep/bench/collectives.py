@@ -168,7 +168,8 @@ def main(*, json: bool = False, repeats: int = 15) -> None:
     """Run all of it and print the tables, or JSON."""
     rows = run(list(WORKERS), list(SIZES), repeats)
     if json:
-        found = {"rows": [asdict(row) for row in rows], "goals": [{**asdict(g), "reached": g.reached} for g in goals(rows)]}
+        aims = [{**asdict(goal), "reached": goal.reached} for goal in goals(rows)]
+        found = {"rows": [asdict(row) for row in rows], "goals": aims}
         sys.stdout.write(jsonlib.dumps(found, indent=1) + "\n")
         return
     from rich.console import Console

@@ -48,7 +48,7 @@ def _calls(size: int) -> int:
     return max(1, min(50, (1 << 20) // size))
 
 
-def _all_reduce(samples: Samples, size: int, gloo: Any, shm: Any, arena: Arena) -> dict[str, Callable[[], object]]:
+def _all_reduce(size: int, gloo: Any, shm: Any, arena: Arena) -> dict[str, Callable[[], object]]:
     count = size // 4
     plain = {way: torch.ones(count) for way in ("gloo", "shm")}
     shared, target = arena.per_rank(count), arena.per_rank(count)
@@ -74,7 +74,7 @@ def _ddp_step(group: Any) -> tuple[int, Callable[[], object]]:
 
     def step() -> None:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
+        nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return sum(p.numel() * 4 for p in net.parameters()), step
@@ -87,7 +87,7 @@ def _measure(plan: dict[str, Any]) -> Samples:
     room = sum(2 * plan["workers"] * Arena.room(size // 4, torch.float32) for size in sizes)
     arena = Arena(shm, room)
     samples = Samples(arena.barrier)
-    ways = {size: _all_reduce(samples, size, gloo, shm, arena) for size in sizes}
+    ways = {size: _all_reduce(size, gloo, shm, arena) for size in sizes}
     steps = dict(zip(DDP, (_ddp_step(group) for group in (gloo, shm)), strict=True))
     for _ in range(plan["repeats"]):
         for size in sizes:
@@ -113,10 +113,10 @@ def main() -> None:
     everyone: list[Any] = [None] * plan["workers"]
     dist.all_gather_object(everyone, samples.seconds)
     if plan["rank"] == 0:
-        found = [
-            {"size": size, "way": way, "seconds": [max(column) for column in zip(*(r[(size, way)] for r in everyone), strict=True)]}
-            for size, way in samples.seconds
-        ]
+        found = []
+        for size, way in samples.seconds:
+            by_sample = zip(*(seconds[(size, way)] for seconds in everyone), strict=True)
+            found.append({"size": size, "way": way, "seconds": [max(ranks) for ranks in by_sample]})
         sys.stdout.write(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

@@ -1,12 +1,12 @@
 """Flat buffers that all ranks of a host see: nothing is copied in or out to reduce them.
 
-       shared(n)    | weights ................................ |   one buffer, seen by all
-       per_rank(n)  | gradients of rank 0 | of rank 1 | ...    |   one buffer a rank, all seen by all
+shared(n)    | weights ................................ |   one buffer, seen by all
+per_rank(n)  | gradients of rank 0 | of rank 1 | ...    |   one buffer a rank, all seen by all
 
-    a step:  1 every rank writes its own gradients
-             2 barrier
-             3 rank r reads slice r of every rank's gradients in tree order, and updates slice r of the weights
-             4 barrier
+a step:  1 every rank writes its own gradients
+2 barrier
+3 rank r reads slice r of every rank's gradients in tree order, and updates slice r of the weights
+4 barrier
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BLOCK_BYTES: Final = 256 * 1024
 
 
 def owned_slice(numel: int, size: int, rank: int) -> range:
-    """Return the elements that a rank reduces: whole cache lines of any dtype, in rank order, as even as that allows."""
+    """Return the elements that a rank reduces: whole cache lines, in rank order, as even as that allows."""
     lines = -(-numel // ALIGN)
     return range(min(rank * lines // size * ALIGN, numel), min((rank + 1) * lines // size * ALIGN, numel))
 
@@ -61,7 +61,9 @@ class Arena:
         """Return a new buffer, zeroed, the same memory on all ranks."""
         end = self._used + self.room(numel, dtype)
         if end > self._bytes.numel():
-            raise BadInput(f"the arena has {mib(self._bytes.numel() - self._used)} left, and this needs {mib(end - self._used)}")
+            raise BadInput(
+                f"the arena has {mib(self._bytes.numel() - self._used)} left, and this needs {mib(end - self._used)}"
+            )
         buffer = self._bytes[self._used : self._used + numel * dtype.itemsize].view(dtype)
         self._used = end
         return buffer

@@ -7,8 +7,8 @@
       (and ring the bell)        0             3                  5 read the cell
                                  0             4                  6 post `free` (and ring the sender's bell)
 
-A message is a head (tag, bytes, dtype) and its bytes, cut over as many cells as it takes. Cells are used in turn on both
-sides, so their numbers need not be told.
+A message is a head (tag, bytes, dtype) and its bytes, cut over as many cells as it takes. Both sides use the cells in
+turn, so their numbers need not be told.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lockstep.comm import libc
-from lockstep.comm.layout import CELLS, PAGE, SEMAPHORE_BYTES, Layout
+from lockstep.comm.layout import CELLS, PAGE, Layout
+from lockstep.comm.libc import SEMAPHORE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -75,7 +75,9 @@ class _Early:
 class Mail:
     """All of this rank's sends and receives in a group."""
 
-    def __init__(self, memory: mmap.mmap, layout: Layout, rank: int, *, peers: Peers, broken: Callable[[str], None]) -> None:
+    def __init__(
+        self, memory: mmap.mmap, layout: Layout, rank: int, *, peers: Peers, broken: Callable[[str], None]
+    ) -> None:
         view = memoryview(memory)
         base = libc.address_of(view)
         self._rank, self._size, self._peers, self._broken = rank, layout.size, peers, broken
@@ -224,12 +226,11 @@ class Mail:
         sent = DTYPES[early.head.dtype]
         if recv.row.nbytes != early.head.size or recv.row.dtype != sent:
             self._recvs.remove(recv)
-            recv.work.finish(
-                Mismatch(
-                    f"{self._peers.label(self._rank)}: recv of {recv.row.numel()} x {recv.row.dtype} (tag {recv.tag}) met "
-                    f"a message of {early.head.size // sent.itemsize} x {sent} from {self._peers.label(early.source)}"
-                )
-            )
+            me, sender = self._peers.label(self._rank), self._peers.label(early.source)
+            wanted = f"{recv.row.numel()} x {recv.row.dtype}"
+            came = f"{early.head.size // sent.itemsize} x {sent}"
+            text = f"{me}: recv of {wanted} (tag {recv.tag}) met a message of {came} from {sender}"
+            recv.work.finish(Mismatch(text))
             return
         ctypes.memmove(recv.row.data_ptr(), early.data, early.head.size)
         self._complete(recv)
@@ -272,4 +273,3 @@ class Mail:
         if deadline.over():
             return PeerLost(f"{me}: {what}: timed out after {deadline.seconds:g} s, {missing}")
         return None
-

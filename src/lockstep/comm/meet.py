@@ -1,12 +1,12 @@
 """The ranks of a group find each other through the store and map one segment. No network port is used.
 
-      rank 0                         store                         rank r
-    1 set   who/0          ------>            <------      set   who/r
-    2 read  who/*          <------            ------>      read  who/*      all refuse alike if memory cannot be shared
-    3 make the segment, write the token
-      set   segment        ------>            ------>  4   open /proc/<pid of 0>/fd/<n>, map it, compare the token
-      read  mapped/*       <------            <------  5   set   mapped/r   "ok", or what went wrong
-    6 all read mapped/*: one rank's failure is everyone's error. Rank 0 closes its descriptor.
+rank 0                         store                         rank r
+1 set   who/0          ------>            <------      set   who/r
+2 read  who/*          <------            ------>      read  who/*      all refuse alike if memory cannot be shared
+3 make the segment, write the token
+set   segment        ------>            ------>  4   open /proc/<pid of 0>/fd/<n>, map it, compare the token
+read  mapped/*       <------            <------  5   set   mapped/r   "ok", or what went wrong
+6 all read mapped/*: one rank's failure is everyone's error. Rank 0 closes its descriptor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 _OK = "ok"
 
@@ -70,7 +70,7 @@ def collect(place: Place, prefix: str) -> list[bytes]:
 
 
 def identities(place: Place, prefix: str) -> list[Identity]:
-    """Steps 1 and 2: who is there, if all of them can share memory."""
+    """Do steps 1 and 2: return who is there, if all of them can share memory."""
     place.store.set(f"{prefix}/who/{place.rank}", Identity.mine(place.rank).dumps())
     ranks = [Identity.loads(text) for text in collect(place, f"{prefix}/who")]
     reason = why_not_shared(ranks)
@@ -80,7 +80,7 @@ def identities(place: Place, prefix: str) -> list[Identity]:
 
 
 def _offer(place: Place, prefix: str, size: int, fill: Callable[[mmap.mmap], None]) -> tuple[int, mmap.mmap]:
-    """Step 3, on rank 0."""
+    """Do step 3, on rank 0."""
     try:
         descriptor = segment.create(size, place.what)
         memory = segment.map_memory(descriptor, size, place.what)
@@ -95,7 +95,7 @@ def _offer(place: Place, prefix: str, size: int, fill: Callable[[mmap.mmap], Non
 
 
 def _take(place: Place, prefix: str, size: int, first: Identity) -> mmap.mmap:
-    """Step 4, on the others."""
+    """Do step 4, on the others."""
     place.store.wait([f"{prefix}/segment"], place.timeout)
     offer = json.loads(place.store.get(f"{prefix}/segment"))
     if "error" in offer:
@@ -121,7 +121,7 @@ def _take(place: Place, prefix: str, size: int, first: Identity) -> mmap.mmap:
 
 
 def share(place: Place, prefix: str, ranks: list[Identity], size: int, fill: Callable[[mmap.mmap], None]) -> mmap.mmap:
-    """Steps 3 to 6: map one segment of `size` bytes in all ranks; rank 0 runs `fill` on it first."""
+    """Do steps 3 to 6: map one segment of `size` bytes in all ranks; rank 0 runs `fill` on it first."""
     descriptor = -1
     outcome = _OK
     try:

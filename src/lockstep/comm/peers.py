@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from lockstep.comm import libc
 from lockstep.comm.identity import Identity, start_time
-from lockstep.comm.layout import NOTICE_BYTES, SEMAPHORE_BYTES, Layout
+from lockstep.comm.layout import NOTICE_BYTES, Layout
+from lockstep.comm.libc import SEMAPHORE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,13 +22,17 @@ class Peers:
     A notice is a rank's last word: why it takes no further part. It stays raised for ever.
     """
 
-    def __init__(self, memory: memoryview, base: int, layout: Layout, ranks: list[Identity], *, names: list[str]) -> None:
+    def __init__(
+        self, memory: memoryview, base: int, layout: Layout, ranks: list[Identity], *, names: list[str]
+    ) -> None:
         self._memory, self._base, self._layout = memory, base, layout
         self._ranks, self._names = ranks, names
         self._watched: dict[int, int] = {}  # pidfd -> rank
         self._poll = select.poll()
         self._gone: set[int] = set()
         self._unwatched: list[Identity] = []
+        self.stopped: str | None = None
+        """Why this rank itself must wait no longer."""
         for peer in ranks:
             if peer.pid != os.getpid():
                 self._watch(peer)
@@ -86,6 +91,8 @@ class Peers:
 
     def why_lost(self, awaited: Iterable[int]) -> str | None:
         """Return why one of these ranks will never come, or None if all of them still may."""
+        if self.stopped is not None:
+            return self.stopped
         dead = self.dead()
         for rank in awaited:
             text = self.notice(rank)

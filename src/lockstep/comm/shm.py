@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions
 
 from lockstep.comm import collectives as run
-from lockstep.comm import libc, meet, sparse, tensors, tree
-from lockstep.comm.exchange import Exchange
-from lockstep.comm.layout import CELLS, SEMAPHORE_BYTES, SMALL_BYTES, Layout
-from lockstep.comm.mail import ANY, Mail
-from lockstep.comm.peers import Peers
-from lockstep.comm.sync import Deadline
+from lockstep.comm import meet, sparse, tensors, tree
+from lockstep.comm.layout import SMALL_BYTES
+from lockstep.comm.running import RunningGroup
 from lockstep.comm.wire import OPS, Call, Kind
-from lockstep.comm.work import DoneWork, Turns, Work
-from lockstep.errors import BadInput, Mismatch, PeerLost
+from lockstep.comm.work import DoneWork
+from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Callable, Sequence
+    from datetime import timedelta
 
     from torch import Tensor
 
+    from lockstep.comm.sync import Deadline
+    from lockstep.comm.work import Work
 
-_ZERO = timedelta(0)
-
-
-def _make_flags(layout: Layout, memory: mmap.mmap) -> None:
-    """Initialise every semaphore of a new segment."""
-    base = libc.address_of(memoryview(memory))
-    ranks = range(layout.size)
-    for source in ranks:
-        libc.init(base + layout.notice(source))
-        libc.init(base + layout.bell(source))
-        for to in ranks:
-            libc.init(base + layout.arrived(source, to))
-            channel = base + layout.channel(source, to)
-            libc.init(channel)
-            libc.init(channel + SEMAPHORE_BYTES, CELLS)
+# Options are Any: their classes are in torch's private module, and some differ between its versions.
+# Overrides are marked as unlike the base: torch's stubs list convenience overloads that nobody calls on a subclass.
 
 
 def _operator(op: Any) -> int:
@@ -51,71 +36,10 @@ def _operator(op: Any) -> int:
     return code
 
 
-class ShmGroup(dist.ProcessGroup):
+class ShmGroup(RunningGroup):
     """A process group over shared memory; all its methods are those of torch.distributed.ProcessGroup."""
 
-    def __init__(self, place: meet.Place, world_ranks: list[int]) -> None:
-        super().__init__(place.rank, place.size)
-        self._rank, self._size = place.rank, place.size
-        self._seconds = place.timeout.total_seconds()
-        self._name, self._desc = "", "shm"
-        self._broken: str | None = None
-        self._left = False
-        prefix = meet.fresh(place, "shm")
-        ranks = meet.identities(place, prefix)
-        layout = Layout(place.size)
-        self._memory = meet.share(place, prefix, ranks, layout.total, lambda memory: _make_flags(layout, memory))
-        view = memoryview(self._memory)
-        names = [f"rank {r}" for r in (world_ranks or range(place.size))]
-        self._peers = Peers(view, libc.address_of(view), layout, ranks, names=names)
-        self._exchange = Exchange(self._memory, layout, place.rank, peers=self._peers)
-        self._mail = Mail(self._memory, layout, place.rank, peers=self._peers, broken=self._break)
-        self._turns = Turns("lockstep-shm", self._set_patient)
-        self._place, self._ranks = place, ranks
-
-    def _set_patient(self, patient: bool) -> None:
-        self._exchange.rounds.patient = patient
-
-    # -- running an operation
-
-    def _issue(self, opts: Any, operation: Callable[[Deadline], None], result: list[Tensor]) -> Work:
-        """Run an operation now or in the background, as the options ask."""
-        deadline = self._deadline(opts)
-        if opts.asyncOp:
-            return self._turns.submit(lambda: self._guarded(operation, deadline), result)
-        return self._turns.call(lambda: self._guarded(operation, deadline), result)
-
-    def _deadline(self, opts: Any) -> Deadline:
-        limit = opts.timeout
-        return Deadline(self._seconds if limit < _ZERO else limit.total_seconds())
-
-    def _guarded(self, operation: Callable[[Deadline], None], deadline: Deadline) -> None:
-        """Run an operation; if it fails half-way, nobody can go on, so tell the others why."""
-        self._check_usable()
-        try:
-            operation(deadline)
-        except BaseException as error:
-            self._after(error)
-            raise
-
-    def _check_usable(self) -> None:
-        if self._broken is not None:
-            raise PeerLost(f"this group can no longer be used: {self._broken}")
-
-    def _after(self, error: BaseException) -> None:
-        """Go on after an error that left the ranks in step, else break the group."""
-        if isinstance(error, Mismatch | BadInput):
-            return  # found by all ranks alike, or before anything was exchanged
-        known = isinstance(error, PeerLost)
-        self._break(str(error) if known else f"{self._exchange.where()}: {type(error).__name__}: {error}")
-
-    def _break(self, reason: str) -> None:
-        self._broken = reason
-        self._peers.leave(self._rank, reason)
-
-    # -- collectives
-
-    def allreduce(self, tensor_list: list[Tensor], opts: Any = None) -> Work:
+    def allreduce(self, tensor_list: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         """Combine a tensor over all ranks, in place."""
         if opts is not None and not opts.asyncOp and len(tensor_list) == 1:
             tensor = tensor_list[0]
@@ -144,7 +68,7 @@ class ShmGroup(dist.ProcessGroup):
         """Combine several tensors over all ranks, in place."""
         return self._reduce(tensor_list, opts or dist.AllreduceCoalescedOptions(), Kind.all_reduce, -1)
 
-    def reduce(self, tensor_list: list[Tensor], opts: Any) -> Work:
+    def reduce(self, tensor_list: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
         """Combine a tensor over all ranks at the root."""
         return self._reduce(tensor_list, opts, Kind.reduce, opts.rootRank)
 
@@ -170,7 +94,7 @@ class ShmGroup(dist.ProcessGroup):
         for tensor in tensor_list:
             sparse.all_reduce(self._exchange, tensor, op, deadline)
 
-    def broadcast(self, tensor_list: list[Tensor], opts: Any) -> Work:
+    def broadcast(self, tensor_list: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
         """Copy the root's tensor to all ranks."""
         tensors.check_cpu(tensor_list)
         root = opts.rootRank
@@ -185,9 +109,9 @@ class ShmGroup(dist.ProcessGroup):
 
         return self._issue(opts, operation, tensor_list)
 
-    def allgather(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = None) -> Work:
+    def allgather(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         """Collect every rank's tensor on every rank."""
-        opts = opts or dist.distributed_c10d.AllgatherOptions()
+        opts = opts or AllgatherOptions()
         return self._gather(output_lists, input_list, opts, Kind.all_gather, -1)
 
     def allgather_coalesced(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = None) -> Work:
@@ -195,7 +119,7 @@ class ShmGroup(dist.ProcessGroup):
         by_tensor = [list(column) for column in zip(*output_lists, strict=True)]
         return self.allgather(by_tensor, input_list, opts)
 
-    def gather(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any) -> Work:
+    def gather(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
         """Collect every rank's tensor at the root."""
         if self._rank != opts.rootRank:
             output_lists = [[] for _ in input_list]
@@ -225,7 +149,7 @@ class ShmGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         """Collect several tensors of every rank, each in one tensor."""
-        opts = opts or dist.distributed_c10d.AllgatherOptions()
+        opts = opts or AllgatherOptions()
         tensors.check_cpu([*outputs, *inputs])
         for output, source in zip(outputs, inputs, strict=True):
             if output.numel() != source.numel() * self._size or output.dtype != source.dtype:
@@ -246,7 +170,7 @@ class ShmGroup(dist.ProcessGroup):
 
         return self._issue(opts, operation, outputs)
 
-    def scatter(self, output_list: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Work:
+    def scatter(self, output_list: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Work:  # type: ignore[override]
         """Give every rank its tensor of the root's list."""
         output, root = output_list[0], opts.rootRank
         inputs = input_lists[0] if self._rank == root else []
@@ -262,7 +186,7 @@ class ShmGroup(dist.ProcessGroup):
 
         return self._issue(opts, operation, output_list)
 
-    def reduce_scatter(self, output_list: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Work:
+    def reduce_scatter(self, output_list: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Work:  # type: ignore[override]
         """Combine a list of tensors over all ranks; rank r gets the r-th result."""
         opts = opts or dist.ReduceScatterOptions()
         for output, inputs in zip(output_list, input_lists, strict=True):
@@ -353,9 +277,7 @@ class ShmGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait for all ranks."""
-        return self._issue(
-            opts or dist.BarrierOptions(), lambda deadline: run.barrier(self._exchange, deadline), []
-        )
+        return self._issue(opts or dist.BarrierOptions(), lambda deadline: run.barrier(self._exchange, deadline), [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = True) -> None:
         """Wait for all ranks, and name all that are missing when the time is over.
@@ -369,113 +291,12 @@ class ShmGroup(dist.ProcessGroup):
             opts.timeout = timeout
         self.barrier(opts)
 
-    def share(self, size: int, what: str) -> mmap.mmap:
-        """Map `size` bytes of new memory that all ranks of the group see; a collective call."""
-        place = replace(self._place, what=what)
-        return meet.share(place, meet.fresh(place, "share"), self._ranks, size, lambda memory: None)
-
-    # -- messages
-
-    def send(self, tensor_list: list[Tensor], to: int, tag: int = 0) -> Work:
-        """Begin to send a tensor to a rank."""
-        tensors.check_cpu(tensor_list)
-        self._check_usable()
-        return self._mail.send(tensor_list[0], to, tag, Deadline(self._seconds))
-
-    def recv(self, tensor_list: list[Tensor], source: int, tag: int = 0) -> Work:
-        """Begin to receive a tensor from a rank."""
-        tensors.check_cpu(tensor_list)
-        self._check_usable()
-        return self._mail.recv(tensor_list[0], source, tag, Deadline(self._seconds))
-
-    def recv_anysource(self, tensor_list: list[Tensor], tag: int = 0) -> Work:
-        """Begin to receive a tensor from whoever sends one."""
-        return self.recv(tensor_list, ANY, tag)
-
     # The names that torch called until 2.12.
-    _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single
-
-    # -- the group itself
-
-    def shutdown(self) -> None:
-        """Leave the group; ranks that still wait for this one are told so."""
-        if self._left:
-            return
-        self._left = True
-        if self._broken is None:
-            self._break(f"{self._peers.name(self._rank)} has left the group (destroy_process_group)")
-        self._turns.close()
-        self._mail.close()
-        self._peers.close()
-        # torch keeps groups in cycles; the memory must not wait for the garbage collector.
-        del self._memory, self._exchange, self._mail, self._peers
-
-    def abort(self) -> None:
-        """Leave the group without waiting for what is under way."""
-        if not self._left:
-            self._break(f"{self._peers.name(self._rank)} aborted the group")
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time limit of operations to come."""
-        self._seconds = timeout.total_seconds()
-
-    def rank(self) -> int:
-        """Return this process's rank in the group."""
-        return self._rank
-
-    def size(self) -> int:
-        """Return the number of ranks."""
-        return self._size
-
-    def name(self) -> str:
-        """Return the backend's name."""
-        return "shm"
-
-    def getRank(self) -> int:  # noqa: N802 - C++ calls it
-        """Return this process's rank in the group."""
-        return self._rank
-
-    def getSize(self) -> int:  # noqa: N802
-        """Return the number of ranks."""
-        return self._size
-
-    def getBackendName(self) -> str:  # noqa: N802
-        """Return the backend's name."""
-        return "shm"
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Take the name that torch gives the group."""
-        self._name = name
-
-    def getGroupName(self) -> str:  # noqa: N802
-        """Return the name that torch gave the group."""
-        return self._name
-
-    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
-        """Take the description that torch gives the group."""
-        self._desc = desc
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        """Return the description that torch gave the group."""
-        return self._desc
-
-    @property
-    def group_name(self) -> str:
-        """Return the name that torch gave the group."""
-        return self._name
-
-    @property
-    def group_desc(self) -> str:
-        """Return the description that torch gave the group."""
-        return self._desc
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+    _allgather_base = all_gather_single  # type: ignore[assignment]
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
 
 
 def create(options: Any, _: Any = None) -> ShmGroup:

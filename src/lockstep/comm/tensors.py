@@ -24,7 +24,9 @@ def check_cpu(tensors: Iterable[Tensor]) -> None:
                 f'or use init_process_group("nccl") for tensors on accelerators'
             )
         if tensor.layout is not torch.strided:
-            raise BadInput(f"this collective takes dense tensors, not {tensor.layout}: only all_reduce takes sparse ones")
+            raise BadInput(
+                f"this collective takes dense tensors, not {tensor.layout}: only all_reduce takes sparse ones"
+            )
 
 
 def span(tensor: Tensor) -> Span:

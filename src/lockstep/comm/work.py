@@ -190,7 +190,7 @@ class Turns:
             error: BaseException | None = None
             try:
                 operation()
-            except BaseException as caught:  # noqa: BLE001 - the waiter gets it
+            except BaseException as caught:
                 error = caught
             self._pending.popleft()
             work.finish(error)
