@@ -98,6 +98,26 @@ def absent(rank: int, size: int, missing: int) -> None:
         dist.all_reduce(torch.ones(5))
 
 
+def impatient(rank: int, size: int) -> str:
+    """A limit on waiting is not one on the operation: it ends well when the last rank comes."""
+    x = torch.ones(5)
+    if rank == size - 1:
+        time.sleep(1)
+    work = dist.all_reduce(x, async_op=True)
+    assert work is not None
+    text = ""
+    if rank != size - 1:
+        assert not work.is_completed()
+        try:
+            work.wait(timedelta(seconds=0.2))
+        except RuntimeError as error:
+            text = str(error)
+    work.wait()
+    assert work.is_completed()
+    assert x[0] == size
+    return text
+
+
 def monitored(rank: int, size: int) -> None:
     if rank == 0:
         dist.group.WORLD.monitored_barrier(timedelta(seconds=0.5))  # type: ignore[union-attr]

@@ -97,11 +97,12 @@ def plain(backend: str) -> nn.Module:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    client, backend = sys.argv[1:]
-    trained = {"lightning": with_lightning, "accelerate": with_accelerate, "plain": plain}[client](backend)
-    assert dist.get_backend() == backend, dist.get_backend()
-    numbers = [float(p.detach().double().sum()) for p in trained.parameters()]
-    if dist.get_rank() == 0:
-        print("result", *numbers, flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+    client = {"lightning": with_lightning, "accelerate": with_accelerate, "plain": plain}[sys.argv[1]]
+    for backend in sys.argv[2:]:
+        trained = client(backend)
+        assert dist.get_backend() == backend, dist.get_backend()
+        numbers = [float(p.detach().double().sum()) for p in trained.parameters()]
+        if dist.get_rank() == 0:
+            print(backend, *numbers, flush=True)
+        dist.barrier()
+        dist.destroy_process_group()

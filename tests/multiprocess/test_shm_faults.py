@@ -74,6 +74,14 @@ def test_a_timeout_says_who_was_missing_and_where() -> None:
         assert "rank 0" not in missing
 
 
+def test_a_limit_on_waiting_is_honoured(three: Ranks) -> None:
+    first, second, last = three.run(faults.impatient)
+    for text in (first, second):
+        assert "all_reduce #" in text
+        assert "not done within the 0.2 s" in text
+    assert last == ""
+
+
 def test_a_monitored_barrier_names_all_that_are_missing() -> None:
     with Ranks(3) as ranks:
         ranks.start(faults.monitored)

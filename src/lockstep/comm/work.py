@@ -28,6 +28,10 @@ _futures = threading.Lock()
 """Guards the moment when a Work is done and its future is made: both look at each other."""
 
 
+def _somewhere() -> str:
+    return "an operation"
+
+
 class Work(dist.Work):
     """One operation that may still be under way."""
 
@@ -42,6 +46,8 @@ class Work(dist.Work):
         self._source = -1
         self.help: Callable[[Work], None] | None = None
         """Lets a waiting thread run what is pending."""
+        self.where: Callable[[], str] = _somewhere
+        """Names what is being waited for."""
 
     def finish(self, error: BaseException | None = None) -> None:
         """Mark the operation as done and wake whoever waits."""
@@ -62,11 +68,11 @@ class Work(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until done; raise what the operation raised."""
         if not self._done:
-            if self.help is not None:
-                self.help(self)
             seconds = timeout.total_seconds() if timeout else 0
+            if self.help is not None and seconds <= 0:
+                self.help(self)  # not with a limit of one's own: the operation knows only its group's
             if not self._running.acquire(timeout=seconds if seconds > 0 else -1):
-                raise PeerLost(f"timed out after {seconds:g} s in Work.wait(): the operation is still under way")
+                raise PeerLost(f"{self.where()}: not done within the {seconds:g} s of Work.wait()")
             self._running.release()
         if self._error is not None:
             raise self._error
@@ -134,8 +140,8 @@ class DoneWork(Work):
 class Turns:
     """The operations of one group, one at a time, in order; see [Note: who runs an operation]."""
 
-    def __init__(self, name: str, patient: Callable[[bool], None]) -> None:
-        self._name = name
+    def __init__(self, name: str, patient: Callable[[bool], None], where: Callable[[], str]) -> None:
+        self._name, self._where = name, where
         self._patient = patient
         self._turn = threading.Lock()
         self._pending: deque[tuple[Work, Callable[[], None]]] = deque()
@@ -168,7 +174,7 @@ class Turns:
     def submit(self, operation: Callable[[], None], result: list[Tensor]) -> Work:
         """Have an operation run by the background thread, or by whoever waits for it."""
         work = Work(result)
-        work.help = self._help
+        work.help, work.where = self._help, self._where
         self._pending.append((work, operation))
         if self._thread is None:
             self._thread = threading.Thread(target=self._background, name=self._name, daemon=True)
