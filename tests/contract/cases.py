@@ -220,6 +220,10 @@ def asynchronous(rank: int, size: int) -> None:
     doubled = future.then(lambda done: done.value()[0] * 2)
     agree(doubled.wait(), torch.full((5,), 2.0 * size))
     dist.barrier(async_op=True).wait()
+    # What hangs on a future may issue an operation and wait for it, as communication hooks of DDP do.
+    first = dist.all_reduce(torch.ones(5), async_op=True).get_future()
+    second = first.then(lambda done: dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0])
+    agree(second.wait(), torch.full((5,), float(size * size)))
 
 
 def coalesced(rank: int, size: int) -> None:
@@ -279,6 +283,16 @@ def in_place(rank: int, size: int) -> None:
     mine.fill_(rank + 1)
     dist.all_gather_into_tensor(whole, mine)
     agree(whole, torch.arange(1.0, size + 1).repeat_interleave(1000))
+    if dist.get_backend() == "shm":  # gloo refuses some and takes the wrong bytes of others
+        negated = (torch.ones(3, dtype=torch.complex64) * 1j).conj().imag
+        odd = [torch.ones(3, 5).t(), torch.ones(4, 6)[::2, 1::2], negated]
+        for tensor in odd:
+            expected = tensor.clone() * size
+            dist.all_reduce(tensor)
+            agree(tensor.clone(), expected)
+            told = torch.zeros_like(tensor) if rank else tensor
+            dist.broadcast(told, 0)
+            agree(told.clone(), tensor.clone())
     parameter = torch.nn.Parameter(torch.full((10,), float(rank)))
     dist.all_reduce(parameter)
     agree(parameter.detach(), torch.full((10,), float(sum(range(size)))))

@@ -61,6 +61,23 @@ def ddp(rank: int, size: int, options: dict[str, Any]) -> list[float]:
     return _train(DistributedDataParallel(net, bucket_cap_mb=0.002, **options), rank, alternate=unused)
 
 
+def ddp_hooks(rank: int, size: int) -> list[float]:
+    """Communication hooks that issue collectives from the futures of others."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    net = Net()
+    del net.spare
+    power = DistributedDataParallel(net)
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    power.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    numbers = _train(power, rank)
+    net = Net()
+    del net.spare
+    half = DistributedDataParallel(net)
+    half.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    return numbers + _train(half, rank)
+
+
 def ddp_no_sync(rank: int, size: int) -> list[float]:
     net = Net()
     del net.spare

@@ -36,6 +36,7 @@ def test_ddp(both: tuple[Ranks, Ranks], options: dict[str, bool]) -> None:
     "client",
     [
         clients.ddp_no_sync,
+        clients.ddp_hooks,
         clients.ddp_sparse,
         clients.fsdp2,
         clients.dtensor,

@@ -7,6 +7,7 @@ whoever does. The driver sleeps on this rank's bell, which peers ring after ever
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
@@ -88,6 +89,7 @@ class Mail:
         self._sends: list[deque[_Send]] = [deque() for _ in range(layout.size)]
         self._recvs: list[_Recv] = []
         self._early: list[_Early] = []
+        self._finished: deque[tuple[Work, BaseException | None]] = deque()
         self._state = threading.Lock()
         self._drive = threading.Lock()
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -136,6 +138,7 @@ class Mail:
                     self._progress()
             finally:
                 self._drive.release()
+        self._tell()
         if not work.is_completed():
             work.help = self._help
             if self._thread is None:
@@ -173,6 +176,7 @@ class Mail:
                 pass  # before looking, so that a ring during the look is not lost
             with self._state:
                 moved = self._progress()
+            self._tell()
             if over():
                 return
             if moved:
@@ -183,6 +187,14 @@ class Mail:
             elif not libc.sleep_for(self._bell, LOOK_AROUND):
                 with self._state:
                     self._look_around()
+                self._tell()
+
+    def _tell(self) -> None:
+        """Mark operations as done, without the lock: what hangs on their futures may issue others."""
+        while self._finished:
+            with contextlib.suppress(IndexError):  # another thread took the last one
+                work, error = self._finished.popleft()
+                work.finish(error)
 
     def _progress(self) -> bool:
         moved = False
@@ -195,7 +207,7 @@ class Mail:
                 if item.sent < item.head.size:
                     break
                 queue.popleft()
-                item.work.finish()
+                self._finished.append((item.work, None))
         for source, receiver in enumerate(self._in):
             moved |= receiver.pull(lambda head, source=source: self._incoming(source, head))  # type: ignore[misc]
         return moved
@@ -230,7 +242,7 @@ class Mail:
             wanted = f"{recv.row.numel()} x {recv.row.dtype}"
             came = f"{early.head.size // sent.itemsize} x {sent}"
             text = f"{me}: recv of {wanted} (tag {recv.tag}) met a message of {came} from {sender}"
-            recv.work.finish(Mismatch(text))
+            self._finished.append((recv.work, Mismatch(text)))
             return
         ctypes.memmove(recv.row.data_ptr(), early.data, early.head.size)
         self._complete(recv)
@@ -241,7 +253,7 @@ class Mail:
         self._recvs.remove(recv)
         tensors.put_back(recv.tensor, recv.row)
         recv.work.came_from(recv.source)
-        recv.work.finish()
+        self._finished.append((recv.work, None))
 
     # -- faults
 
@@ -254,7 +266,7 @@ class Mail:
             error = self._fault(others, recv.deadline, f"recv from {whom} (tag {recv.tag})", missing)
             if error is not None:
                 self._recvs.remove(recv)
-                recv.work.finish(error)
+                self._finished.append((recv.work, error))
         for queue in self._sends:
             if queue:
                 item = queue[0]
@@ -263,7 +275,7 @@ class Mail:
                 if error is not None:
                     self._broken(str(error))  # part of the message may be in the channel, so nothing can follow it
                     while queue:
-                        queue.popleft().work.finish(error)
+                        self._finished.append((queue.popleft().work, error))
 
     def _fault(self, ranks: list[int], deadline: Deadline, what: str, missing: str) -> PeerLost | None:
         me = self._peers.label(self._rank)

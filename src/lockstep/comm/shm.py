@@ -44,7 +44,7 @@ class ShmGroup(RunningGroup):
         if opts is not None and not opts.asyncOp and len(tensor_list) == 1:
             tensor = tensor_list[0]
             plain = tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
-            small = plain and not tensor.requires_grad and tensor.nbytes <= SMALL_BYTES
+            small = plain and not tensor.requires_grad and not tensor.is_neg() and tensor.nbytes <= SMALL_BYTES
             if small and self._broken is None and self._turns.take():
                 return self._small_all_reduce(tensor, opts, tensor_list)
         return self._reduce(tensor_list, opts or dist.AllreduceOptions(), Kind.all_reduce, -1)
@@ -131,7 +131,7 @@ class ShmGroup(RunningGroup):
         for outputs, source in zip(output_lists, input_list, strict=True):
             tensors.check_cpu([source, *outputs])
             if root in (-1, self._rank):
-                tensors.same_shape(outputs, source.numel(), self._size, f"the output of {kind.name}")
+                tensors.check_list(outputs, source, self._size, f"the output of {kind.name}")
 
         def operation(deadline: Deadline) -> None:
             for part, (outputs, source) in enumerate(zip(output_lists, input_list, strict=True)):
@@ -176,7 +176,7 @@ class ShmGroup(RunningGroup):
         inputs = input_lists[0] if self._rank == root else []
         tensors.check_cpu([output, *inputs])
         if self._rank == root:
-            tensors.same_shape(inputs, output.numel(), self._size, "the input of scatter")
+            tensors.check_list(inputs, output, self._size, "the input of scatter")
 
         def operation(deadline: Deadline) -> None:
             row, rows = tensors.flat(output), [tensors.flat(t) for t in inputs]
@@ -191,7 +191,7 @@ class ShmGroup(RunningGroup):
         opts = opts or dist.ReduceScatterOptions()
         for output, inputs in zip(output_list, input_lists, strict=True):
             tensors.check_cpu([output, *inputs])
-            tensors.same_shape(inputs, output.numel(), self._size, "the input of reduce_scatter")
+            tensors.check_list(inputs, output, self._size, "the input of reduce_scatter")
         op = _operator(opts.reduceOp)
 
         def operation(deadline: Deadline) -> None:
@@ -264,6 +264,9 @@ class ShmGroup(RunningGroup):
         tensors.check_cpu([*outputs, *inputs])
         if len(outputs) != self._size or len(inputs) != self._size:
             raise BadInput(f"all_to_all needs {self._size} tensors each way, found {len(inputs)} and {len(outputs)}")
+
+        if len({t.dtype for t in (*inputs, *outputs)}) != 1:
+            raise BadInput(f"all_to_all needs one dtype, found {sorted({str(t.dtype) for t in (*inputs, *outputs)})}")
 
         def operation(deadline: Deadline) -> None:
             rows_in, rows_out = [tensors.flat(t) for t in inputs], [tensors.flat(t) for t in outputs]

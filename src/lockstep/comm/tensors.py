@@ -38,6 +38,8 @@ def flat(tensor: Tensor) -> Tensor:
     """Return the elements in one row: a view if the tensor is contiguous, else a copy."""
     if tensor.requires_grad:
         tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():  # conjugated or negated only by a mark: the bytes are not the numbers
+        tensor = tensor.resolve_conj().resolve_neg()
     if tensor.is_contiguous():
         return tensor if tensor.dim() == 1 else tensor.view(-1)
     return tensor.reshape(-1).contiguous()
@@ -75,8 +77,9 @@ def split(row: Tensor, rows: int, sizes: Sequence[int], count: int, what: str) -
     return result
 
 
-def same_shape(tensors: Sequence[Tensor], numel: int, count: int, what: str) -> None:
-    """Refuse a list of tensors that is not one of `numel` elements for every rank."""
-    if len(tensors) != count or any(t.numel() != numel for t in tensors):
-        sizes = [t.numel() for t in tensors]
-        raise BadInput(f"{what} must be {count} tensors of {numel} elements, one for every rank; found sizes {sizes}")
+def check_list(tensors: Sequence[Tensor], like: Tensor, count: int, what: str) -> None:
+    """Refuse a list of tensors that is not one for every rank, each of the size and dtype of `like`."""
+    if len(tensors) != count or any(t.numel() != like.numel() or t.dtype != like.dtype for t in tensors):
+        found = [f"{t.numel()} x {t.dtype}" for t in tensors]
+        wanted = f"{like.numel()} x {like.dtype}"
+        raise BadInput(f"{what} must be {count} tensors of {wanted}, one for every rank; found {found}")

@@ -179,7 +179,11 @@ class Turns:
         if self._thread is None:
             self._thread = threading.Thread(target=self._background, name=self._name, daemon=True)
             self._thread.start()
-        self._wake.put(None)
+        if threading.current_thread() is self._thread:
+            # Issued by what hangs on a future, which may wait for it and so keep this thread.
+            threading.Thread(target=self._drain, name=f"{self._name}-more", daemon=True).start()
+        else:
+            self._wake.put(None)
         return work
 
     def close(self) -> None:
@@ -190,32 +194,38 @@ class Turns:
             self._thread.join()
             self._thread = None
 
-    def _run_pending(self, until: Work | None) -> None:
-        while self._pending and not (until is not None and until.is_completed()):
+    def _next(self, *, patient: bool) -> bool:
+        """Run the first pending operation; tell whether there was one and nobody else ran."""
+        if not self._turn.acquire(blocking=patient):
+            return False
+        try:
+            if not self._pending:
+                return False
             work, operation = self._pending[0]
             error: BaseException | None = None
+            self._patient(patient)
             try:
                 operation()
-            except BaseException as caught:
+            except BaseException as caught:  # noqa: BLE001 - the waiter gets it
                 error = caught
+            self._patient(False)
             self._pending.popleft()
-            work.finish(error)
+        finally:
+            self._turn.release()
+        work.finish(error)  # without the turn: what hangs on the future may issue operations itself
+        return True
 
     def _help(self, work: Work) -> None:
-        if self._turn.acquire(blocking=False):
-            try:
-                self._run_pending(work)
-            finally:
-                self.give()
+        while not work.is_completed() and self._next(patient=False):
+            pass
+        if self._pending:
+            self._wake.put(None)
+
+    def _drain(self) -> None:
+        while self._next(patient=True):
+            pass
 
     def _background(self) -> None:
-        while True:
+        while not self._closed or self._pending:
             self._wake.get()
-            with self._turn:
-                self._patient(True)
-                try:
-                    self._run_pending(None)
-                finally:
-                    self._patient(False)
-            if self._closed and not self._pending:
-                return
+            self._drain()
