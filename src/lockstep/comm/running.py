@@ -57,11 +57,14 @@ class RunningGroup(NamedGroup):
         self._peers = Peers(view, libc.address_of(view), layout, ranks, names=names)
         self._exchange = Exchange(self._memory, layout, place.rank, peers=self._peers)
         self._mail = Mail(self._memory, layout, place.rank, peers=self._peers, broken=self._break)
-        self._turns = Turns("lockstep-shm", self._set_patient, self._exchange.where)
+        self._turns = Turns("lockstep-shm", self._set_patient, self._where)
         self._place, self._ranks = place, ranks
 
     def _set_patient(self, patient: bool) -> None:
         self._exchange.rounds.patient = patient
+
+    def _where(self) -> str:
+        return "an operation of a group that was left" if self._left else self._exchange.where()
 
     # -- running an operation
 

@@ -206,7 +206,7 @@ class Turns:
             self._patient(patient)
             try:
                 operation()
-            except BaseException as caught:  # noqa: BLE001 - the waiter gets it
+            except BaseException as caught:  # the waiter gets it
                 error = caught
             self._patient(False)
             self._pending.popleft()

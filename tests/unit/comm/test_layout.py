@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +31,7 @@ def regions(layout: Layout) -> list[tuple[int, int]]:
 def test_regions_do_not_overlap_and_fill_the_segment(size: int) -> None:
     layout = Layout(size)
     found = regions(layout)
-    for (start, length), (following, _) in zip(found, found[1:], strict=False):
+    for (start, length), (following, _) in pairwise(found):
         assert start + length <= following
     assert sum(found[-1]) == layout.total
 
