@@ -35,7 +35,7 @@ class Row:
     way: str
     """One of WAYS or DDP."""
     seconds: float
-    """Median of one call over the repeats, each taken on its slowest rank."""
+    """Median of one call on the slowest rank: of the calls of a repeat, and then of the repeats."""
     fastest: float
     """The same, of the best repeat."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from ctypes import memmove
@@ -32,20 +33,22 @@ class Samples:
         self.seconds: dict[tuple[int, str], list[float]] = {}
 
     def take(self, size: int, way: str, call: Callable[[], object], calls: int) -> None:
-        """Time some calls that all ranks make at once; the first ever is not counted."""
+        """Time some calls that all ranks make at once and keep their median; the first ever is not counted."""
         known = self.seconds.setdefault((size, way), [])
         if not known:
             call()
         self._meet()
-        began = time.perf_counter()
+        times = []
         for _ in range(calls):
+            began = time.perf_counter()
             call()
-        known.append((time.perf_counter() - began) / calls)
+            times.append(time.perf_counter() - began)
+        known.append(statistics.median(times))
 
 
 def _calls(size: int) -> int:
-    """Return how many calls make one sample: enough to be longer than the clock's noise."""
-    return max(1, min(50, (1 << 20) // size))
+    """Return how many calls make one sample: more of the short ones, which vary more."""
+    return max(1, min(51, (1 << 20) // size))
 
 
 def _all_reduce(size: int, gloo: Any, shm: Any, arena: Arena) -> dict[str, Callable[[], object]]:

@@ -13,8 +13,8 @@ when it was done reading parity p. So nothing is overwritten that anyone still r
 First look a few times; then look and give the core away, for a third of a millisecond; then sleep in the kernel. Giving
 way early matters: the peer that is awaited may need this very core, also when there are enough cores on paper. A
 sleeper looks around ten times a second: for a peer that died or left a notice, and at the clock. That costs no
-measurable time, and it bounds how late a death is noticed. A background thread sleeps at once: while it looked in
-a loop it would hold the interpreter lock that the training loop needs.
+measurable time, and it bounds how late a death is noticed. A background thread sleeps sooner: the training
+loop needs the core and the interpreter lock more.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ LOOK_AROUND: Final = 0.1
 """Seconds of sleep before a look at the peers and the clock."""
 SPINS: Final = 5
 YIELDS: Final = 300
+PATIENT_YIELDS: Final = 30
 
 
 class Deadline:
@@ -79,16 +80,15 @@ class Rounds:
         self.parity ^= 1
 
     def _wait(self, flag: int, rank: int, deadline: Deadline, where: Callable[[], str]) -> None:
-        if not self.patient:
-            trywait = libc.trywait
-            for _ in range(SPINS):
-                if not trywait(flag):
-                    return
-            give_way = libc.give_way
-            for _ in range(YIELDS):
-                give_way()
-                if not trywait(flag):
-                    return
+        trywait = libc.trywait
+        for _ in range(0 if self.patient else SPINS):
+            if not trywait(flag):
+                return
+        give_way = libc.give_way
+        for _ in range(PATIENT_YIELDS if self.patient else YIELDS):
+            give_way()
+            if not trywait(flag):
+                return
         while not libc.sleep_for(flag, LOOK_AROUND):
             reason = self._peers.why_lost((rank,))
             if reason is not None and libc.trywait(flag):
