@@ -10,9 +10,9 @@ A rank writes parity p again two rounds later, after it took the flags of the ro
 when it was done reading parity p. So nothing is overwritten that anyone still reads, with one wait a round.
 
 [Note: waiting]
-First look a few times; then look and give the core away, some dozens of times; then sleep in the kernel. Giving way early
-matters: the peer that is awaited may need this very core, also when there are enough cores on paper. Giving way for
-long is bad too: Linux since 6.18 counts it as time used, and then lets whoever else is busy run first. A
+First look a few times; then look and give the core away, some dozens of times; then sleep in the kernel. Giving way
+early matters: the peer that is awaited may need this very core, also when there are enough cores on paper. Giving way
+for long is bad on a busy machine: a process that sleeps is run soon after it is woken, one that gave way comes last. A
 sleeper looks around ten times a second: for a peer that died or left a notice, and at the clock. That costs no
 measurable time, and it bounds how late a death is noticed. A background thread sleeps sooner: the training
 loop needs the core and the interpreter lock more.
