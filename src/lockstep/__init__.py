@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from lockstep.comm.register import register as _register_shm
 from lockstep.version import __version__
 
 if TYPE_CHECKING:
@@ -28,3 +29,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+# `dist.init_process_group("shm")` works after `import lockstep`, in either order with `import torch`.
+_register_shm()

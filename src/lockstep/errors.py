@@ -17,8 +17,15 @@ class RunFailed(LockstepError):
     """A run started and did not finish; the text names the rank, host, step and first traceback."""
 
 
-class PeerLost(LockstepError):
-    """Another rank of this world died or went silent; the text names it and the operation."""
+class PeerLost(LockstepError, RuntimeError):
+    """Another rank of this world died or went silent; the text names it and the operation.
+
+    A RuntimeError too, because that is what scripts catch around torch.distributed.
+    """
+
+
+class Mismatch(LockstepError, RuntimeError):
+    """The ranks called different collectives; the text names both sides."""
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "lockstep"
 MAY_IMPORT = {
     "cli": "bench comparison doctor launch report train recipe strategies world errors version",
     "__main__": "cli",
-    "__init__": "recipe train world version",
+    "__init__": "comm recipe train world version",
     "comparison": "launch report train strategies errors",
     "doctor": "launch train world errors",
     "bench": "recipes recipe report train strategies data nn comm lanes world errors",

@@ -1,0 +1,126 @@
+"""One rank of `lockstep bench collectives`: both backends in one process, so that each repeat sees the same machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from ctypes import memmove
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import lockstep  # noqa: F401 - registers shm
+from lockstep.bench.collectives import DDP, WAYS
+from lockstep.comm.arena import Arena
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BATCH, FEATURES, HIDDEN, CLASSES = 32, 256, 1712, 100
+
+
+class Samples:
+    """Seconds of one call, by size and way, on this rank."""
+
+    def __init__(self, meet: Callable[[], None]) -> None:
+        self._meet = meet
+        self.seconds: dict[tuple[int, str], list[float]] = {}
+
+    def take(self, size: int, way: str, call: Callable[[], object], calls: int) -> None:
+        """Time some calls that all ranks make at once; the first ever is not counted."""
+        known = self.seconds.setdefault((size, way), [])
+        if not known:
+            call()
+        self._meet()
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        known.append((time.perf_counter() - began) / calls)
+
+
+def _calls(size: int) -> int:
+    """Return how many calls make one sample: enough to be longer than the clock's noise."""
+    return max(1, min(50, (1 << 20) // size))
+
+
+def _all_reduce(size: int, gloo: Any, shm: Any, arena: Arena) -> dict[str, Callable[[], object]]:
+    count = size // 4
+    plain = {way: torch.ones(count) for way in ("gloo", "shm")}
+    shared, target = arena.per_rank(count), arena.per_rank(count)
+    mine, copied = shared[arena.rank], target[arena.rank]
+    mine.fill_(1.0)
+    copied.fill_(1.0)
+    return {
+        "gloo": lambda: dist.all_reduce(plain["gloo"], group=gloo),
+        "shm": lambda: dist.all_reduce(plain["shm"], group=shm),
+        "shm in place": lambda: arena.all_reduce(shared),
+        "copy limit": lambda: memmove(copied.data_ptr(), mine.data_ptr(), size),
+    }
+
+
+def _ddp_step(group: Any) -> tuple[int, Callable[[], object]]:
+    """Return the bytes of all gradients, and a training step of stock DDP at its best setting."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Dropout(0.1)]
+    net = nn.Sequential(*layers, nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+    model = DistributedDataParallel(net, process_group=group, gradient_as_bucket_view=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x, y = torch.randn(BATCH, FEATURES), torch.randint(CLASSES, (BATCH,))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return sum(p.numel() * 4 for p in net.parameters()), step
+
+
+def _measure(plan: dict[str, Any]) -> Samples:
+    shm = dist.new_group(list(range(plan["workers"])), backend="shm")
+    gloo = dist.group.WORLD
+    sizes: list[int] = plan["sizes"]
+    room = sum(2 * plan["workers"] * Arena.room(size // 4, torch.float32) for size in sizes)
+    arena = Arena(shm, room)
+    samples = Samples(arena.barrier)
+    ways = {size: _all_reduce(size, gloo, shm, arena) for size in sizes}
+    steps = dict(zip(DDP, (_ddp_step(group) for group in (gloo, shm)), strict=True))
+    for _ in range(plan["repeats"]):
+        for size in sizes:
+            for way in WAYS:
+                samples.take(size, way, ways[size][way], _calls(size))
+        for way, (size, step) in steps.items():
+            samples.take(size, way, step, 2)
+    return samples
+
+
+def main() -> None:
+    """Measure, and print the slowest rank's seconds of every sample on rank 0."""
+    plan = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{plan['folder']}/store",
+        rank=plan["rank"],
+        world_size=plan["workers"],
+        timeout=timedelta(seconds=300),
+    )
+    samples = _measure(plan)
+    everyone: list[Any] = [None] * plan["workers"]
+    dist.all_gather_object(everyone, samples.seconds)
+    if plan["rank"] == 0:
+        found = []
+        for size, way in samples.seconds:
+            by_sample = zip(*(seconds[(size, way)] for seconds in everyone), strict=True)
+            found.append({"size": size, "way": way, "seconds": [max(ranks) for ranks in by_sample]})
+        sys.stdout.write(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

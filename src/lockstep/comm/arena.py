@@ -1,0 +1,106 @@
+"""Flat buffers that all ranks of a host see: nothing is copied in or out to reduce them.
+
+shared(n)    | weights ................................ |   one buffer, seen by all
+per_rank(n)  | gradients of rank 0 | of rank 1 | ...    |   one buffer a rank, all seen by all
+
+a step:  1 every rank writes its own gradients
+2 barrier
+3 rank r reads slice r of every rank's gradients in tree order, and updates slice r of the weights
+4 barrier
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+import torch.distributed as dist
+
+from lockstep.comm import tree
+from lockstep.comm.layout import PAGE, TOKEN_BYTES
+from lockstep.comm.segment import mib
+from lockstep.comm.shm import ShmGroup
+from lockstep.comm.wire import OPS
+from lockstep.errors import BadInput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ALIGN: Final = 64
+BLOCK_BYTES: Final = 512 * 1024
+"""Reduced at a time: small enough that a block's result is still in the cache when it is copied to the others."""
+
+
+def owned_slice(numel: int, size: int, rank: int) -> range:
+    """Return the elements that a rank reduces: whole cache lines, in rank order, as even as that allows."""
+    lines = -(-numel // ALIGN)
+    return range(min(rank * lines // size * ALIGN, numel), min((rank + 1) * lines // size * ALIGN, numel))
+
+
+class Arena:
+    """A piece of memory that the ranks of a `shm` group share; all ranks must allocate the same buffers in order."""
+
+    def __init__(self, group: dist.ProcessGroup, nbytes: int) -> None:
+        if not isinstance(group, ShmGroup):
+            raise BadInput(f'an arena needs a group of backend "shm", not {type(group).__name__}')
+        self.group: ShmGroup = group
+        self.rank, self.size = group.rank(), group.size()
+        total = TOKEN_BYTES + nbytes + PAGE
+        self._bytes = torch.frombuffer(group.share(total, f"an arena of {mib(nbytes)}"), dtype=torch.uint8)
+        self._used = PAGE
+        self._scratch: dict[torch.dtype, list[Tensor]] = {}
+        self._options = dist.BarrierOptions()
+        self._options.asyncOp = False
+
+    @staticmethod
+    def room(numel: int, dtype: torch.dtype) -> int:
+        """Return how many bytes of an arena a buffer takes."""
+        return -(-numel * dtype.itemsize // PAGE) * PAGE
+
+    def shared(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return a new buffer, zeroed, the same memory on all ranks."""
+        end = self._used + self.room(numel, dtype)
+        if end > self._bytes.numel():
+            raise BadInput(
+                f"the arena has {mib(self._bytes.numel() - self._used)} left, and this needs {mib(end - self._used)}"
+            )
+        buffer = self._bytes[self._used : self._used + numel * dtype.itemsize].view(dtype)
+        self._used = end
+        return buffer
+
+    def per_rank(self, numel: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+        """Return a new buffer for every rank; this rank's own is [arena.rank]."""
+        return [self.shared(numel, dtype) for _ in range(self.size)]
+
+    def barrier(self) -> None:
+        """Wait for all ranks; what they wrote before is seen after."""
+        self.group.barrier(self._options)
+
+    def reduce_slice(self, buffers: list[Tensor], part: range, out: Tensor, op: str = "sum") -> None:
+        """Combine elements `part` of all buffers, in tree order, into `out`; between two barriers."""
+        self._reduce_blocks(buffers, part, out, [], op)
+
+    def all_reduce(self, buffers: list[Tensor], op: str = "sum") -> None:
+        """Combine all ranks' buffers in place: afterwards each of them holds the result."""
+        part = owned_slice(buffers[0].numel(), self.size, self.rank)
+        rest = [b[part.start : part.stop] for r, b in enumerate(buffers) if r != self.rank]
+        self.barrier()
+        self._reduce_blocks(buffers, part, buffers[self.rank][part.start : part.stop], rest, op)
+        self.barrier()
+
+    def _reduce_blocks(self, buffers: list[Tensor], part: range, out: Tensor, copies: list[Tensor], op: str) -> None:
+        dtype = out.dtype
+        code = OPS.index(op)
+        tree.check(code, dtype)
+        block = BLOCK_BYTES // dtype.itemsize
+        scratch = self._scratch.get(dtype)
+        if scratch is None:
+            scratch = [torch.empty(block, dtype=dtype) for _ in range(tree.scratch_count(self.size))]
+            self._scratch[dtype] = scratch
+        for start in range(0, len(part), block):
+            stop = min(start + block, len(part))
+            parts = [b[part.start + start : part.start + stop] for b in buffers]
+            result = out[start:stop]
+            tree.reduce_into(result, parts, code, [s[: stop - start] for s in scratch])
+            for copy in copies:
+                copy[start:stop].copy_(result)

@@ -1,0 +1,145 @@
+"""The ranks of a group find each other through the store and map one segment. No network port is used.
+
+rank 0                         store                         rank r
+1 set   who/0          ------>            <------      set   who/r
+2 read  who/*          <------            ------>      read  who/*      all refuse alike if memory cannot be shared
+3 make the segment, write the token
+set   segment        ------>            ------>  4   open /proc/<pid of 0>/fd/<n>, map it, compare the token
+read  mapped/*       <------            <------  5   set   mapped/r   "ok", or what went wrong
+6 all read mapped/*: one rank's failure is everyone's error. Rank 0 closes its descriptor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from lockstep.comm import segment
+from lockstep.comm.identity import Identity, why_not_shared
+from lockstep.comm.layout import TOKEN_BYTES
+from lockstep.errors import BadInput, PeerLost
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable
+
+    from torch._C._distributed_c10d import Store
+
+_OK = "ok"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands in a group that is being made."""
+
+    store: Store
+    rank: int
+    size: int
+    timeout: timedelta
+    what: str
+    """What is being made, for messages."""
+
+
+def fresh(place: Place, name: str) -> str:
+    """Return a key prefix that an earlier group on the same store has not used."""
+    # Every rank counts for itself, so all agree without waiting for each other.
+    return f"{name}/{place.store.add(f'{name}/generation/{place.rank}', 1)}"
+
+
+def collect(place: Place, prefix: str) -> list[bytes]:
+    """Return what every rank stored under `prefix`, in rank order; name those that never came."""
+    deadline = time.monotonic() + place.timeout.total_seconds()
+    found: list[bytes] = []
+    for rank in range(place.size):
+        try:
+            left = timedelta(seconds=max(deadline - time.monotonic(), 0.01))
+            place.store.wait([f"{prefix}/{rank}"], left)
+        except RuntimeError as error:  # torch's store errors, timeouts among them
+            missing = [r for r in range(rank, place.size) if not place.store.check([f"{prefix}/{r}"])]
+            raise PeerLost(
+                f"{place.what}: no sign of rank {', '.join(map(str, missing or [rank]))} after {place.timeout}: "
+                f"were all {place.size} ranks started, with the same store or file? ({error})"
+            ) from error
+        found.append(place.store.get(f"{prefix}/{rank}"))
+    return found
+
+
+def identities(place: Place, prefix: str) -> list[Identity]:
+    """Do steps 1 and 2: return who is there, if all of them can share memory."""
+    place.store.set(f"{prefix}/who/{place.rank}", Identity.mine(place.rank).dumps())
+    ranks = [Identity.loads(text) for text in collect(place, f"{prefix}/who")]
+    reason = why_not_shared(ranks)
+    if reason is not None:
+        raise BadInput(f"{place.what}: {reason}")
+    return ranks
+
+
+def _offer(place: Place, prefix: str, size: int, fill: Callable[[mmap.mmap], None]) -> tuple[int, mmap.mmap]:
+    """Do step 3, on rank 0."""
+    try:
+        descriptor = segment.create(size, place.what)
+        memory = segment.map_memory(descriptor, size, place.what)
+    except BadInput as error:
+        place.store.set(f"{prefix}/segment", json.dumps({"error": str(error)}))
+        raise
+    token = secrets.token_hex(TOKEN_BYTES // 2)
+    memory[:TOKEN_BYTES] = token.encode()
+    fill(memory)
+    place.store.set(f"{prefix}/segment", json.dumps({"descriptor": descriptor, "token": token}))
+    return descriptor, memory
+
+
+def _take(place: Place, prefix: str, size: int, first: Identity) -> mmap.mmap:
+    """Do step 4, on the others."""
+    place.store.wait([f"{prefix}/segment"], place.timeout)
+    offer = json.loads(place.store.get(f"{prefix}/segment"))
+    if "error" in offer:
+        raise BadInput(f"{offer['error']} (found by rank {first.rank})")
+    path = f"/proc/{first.pid}/fd/{offer['descriptor']}"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadInput(
+            f"{place.what}: rank {place.rank} cannot open the memory of rank {first.rank} ({path}: {error}): "
+            f'/proc must be mounted and show processes of the same user; or use backend "gloo"'
+        ) from error
+    try:
+        memory = segment.map_memory(descriptor, size, place.what)
+    finally:
+        os.close(descriptor)
+    if memory[:TOKEN_BYTES] != offer["token"].encode():
+        raise BadInput(
+            f"{place.what}: rank {place.rank} opened {path} and found other memory than rank {first.rank} made: "
+            f'the two see different processes there; use backend "gloo"'
+        )
+    return memory
+
+
+def share(place: Place, prefix: str, ranks: list[Identity], size: int, fill: Callable[[mmap.mmap], None]) -> mmap.mmap:
+    """Do steps 3 to 6: map one segment of `size` bytes in all ranks; rank 0 runs `fill` on it first."""
+    descriptor = -1
+    outcome = _OK
+    try:
+        if place.rank == 0:
+            descriptor, memory = _offer(place, prefix, size, fill)
+        else:
+            memory = _take(place, prefix, size, ranks[0])
+    except Exception as error:
+        outcome = str(error)
+        raise
+    finally:
+        place.store.set(f"{prefix}/mapped/{place.rank}", outcome)
+    try:
+        outcomes = [text.decode() for text in collect(place, f"{prefix}/mapped")]
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    for text in outcomes:
+        if text != _OK:
+            raise BadInput(text)
+    return memory

@@ -1,0 +1,311 @@
+"""The `shm` backend: a torch.distributed process group whose ranks share one segment of memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions
+
+from lockstep.comm import collectives as run
+from lockstep.comm import meet, sparse, tensors, tree
+from lockstep.comm.layout import SMALL_BYTES
+from lockstep.comm.running import RunningGroup
+from lockstep.comm.wire import OPS, Call, Kind
+from lockstep.comm.work import DoneWork
+from lockstep.errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+
+    from torch import Tensor
+
+    from lockstep.comm.sync import Deadline
+    from lockstep.comm.work import Work
+
+# Options are Any: their classes are in torch's private module, and some differ between its versions.
+# Overrides are marked as unlike the base: torch's stubs list convenience overloads that nobody calls on a subclass.
+
+
+def _operator(op: Any) -> int:
+    code = int(getattr(op, "op", op).value)
+    if code >= len(OPS):
+        raise BadInput(f'backend "shm" reduces by {", ".join(OPS)}; scale the tensor before a sum instead')
+    return code
+
+
+class ShmGroup(RunningGroup):
+    """A process group over shared memory; all its methods are those of torch.distributed.ProcessGroup."""
+
+    def allreduce(self, tensor_list: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
+        """Combine a tensor over all ranks, in place."""
+        if opts is not None and not opts.asyncOp and len(tensor_list) == 1:
+            tensor = tensor_list[0]
+            plain = tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
+            small = plain and not tensor.requires_grad and tensor.nbytes <= SMALL_BYTES
+            if small and self._broken is None and self._turns.take():
+                return self._small_all_reduce(tensor, opts, tensor_list)
+        return self._reduce(tensor_list, opts or dist.AllreduceOptions(), Kind.all_reduce, -1)
+
+    def _small_all_reduce(self, tensor: Tensor, opts: Any, result: list[Tensor]) -> Work:
+        """Do what `_reduce` does, in fewer steps: here a call of Python costs as much as a wait."""
+        try:
+            op = _operator(opts.reduceOp)
+            tree.check(op, tensor.dtype)
+            call = Call(Kind.all_reduce, tensor.numel(), tensor.dtype, op)
+            row = tensor if tensor.dim() == 1 else tensor.view(-1)
+            run.small_all_reduce(self._exchange, row, call, self._deadline(opts))
+        except BaseException as error:
+            self._after(error)
+            raise
+        finally:
+            self._turns.give()
+        return DoneWork(result)
+
+    def allreduce_coalesced(self, tensor_list: list[Tensor], opts: Any = None) -> Work:
+        """Combine several tensors over all ranks, in place."""
+        return self._reduce(tensor_list, opts or dist.AllreduceCoalescedOptions(), Kind.all_reduce, -1)
+
+    def reduce(self, tensor_list: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
+        """Combine a tensor over all ranks at the root."""
+        return self._reduce(tensor_list, opts, Kind.reduce, opts.rootRank)
+
+    def _reduce(self, tensor_list: list[Tensor], opts: Any, kind: Kind, root: int) -> Work:
+        op = _operator(opts.reduceOp)
+        if kind is Kind.all_reduce and any(t.layout is torch.sparse_coo for t in tensor_list):
+            return self._issue(opts, lambda deadline: self._sparse(tensor_list, op, deadline), tensor_list)
+        tensors.check_cpu(tensor_list)
+        for tensor in tensor_list:
+            tree.check(op, tensor.dtype)
+
+        def operation(deadline: Deadline) -> None:
+            for part, tensor in enumerate(tensor_list):
+                row = tensors.flat(tensor)
+                call = Call(kind, row.numel(), row.dtype, op, root, part)
+                run.all_reduce(self._exchange, row, call, deadline)
+                if row is not tensor and root in (-1, self._rank):
+                    tensors.put_back(tensor, row)
+
+        return self._issue(opts, operation, tensor_list)
+
+    def _sparse(self, tensor_list: list[Tensor], op: int, deadline: Deadline) -> None:
+        for tensor in tensor_list:
+            sparse.all_reduce(self._exchange, tensor, op, deadline)
+
+    def broadcast(self, tensor_list: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
+        """Copy the root's tensor to all ranks."""
+        tensors.check_cpu(tensor_list)
+        root = opts.rootRank
+
+        def operation(deadline: Deadline) -> None:
+            for part, tensor in enumerate(tensor_list):
+                row = tensors.flat(tensor)
+                call = Call(Kind.broadcast, row.numel(), row.dtype, root=root, part=part)
+                run.broadcast(self._exchange, tensors.span(row), call, deadline)
+                if self._rank != root:
+                    tensors.put_back(tensor, row)
+
+        return self._issue(opts, operation, tensor_list)
+
+    def allgather(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
+        """Collect every rank's tensor on every rank."""
+        opts = opts or AllgatherOptions()
+        return self._gather(output_lists, input_list, opts, Kind.all_gather, -1)
+
+    def allgather_coalesced(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = None) -> Work:
+        """Collect several tensors of every rank on every rank; lists are by rank, then by tensor."""
+        by_tensor = [list(column) for column in zip(*output_lists, strict=True)]
+        return self.allgather(by_tensor, input_list, opts)
+
+    def gather(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
+        """Collect every rank's tensor at the root."""
+        if self._rank != opts.rootRank:
+            output_lists = [[] for _ in input_list]
+        return self._gather(output_lists, input_list, opts, Kind.gather, opts.rootRank)
+
+    def _gather(
+        self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any, kind: Kind, root: int
+    ) -> Work:
+        for outputs, source in zip(output_lists, input_list, strict=True):
+            tensors.check_cpu([source, *outputs])
+            if root in (-1, self._rank):
+                tensors.same_shape(outputs, source.numel(), self._size, f"the output of {kind.name}")
+
+        def operation(deadline: Deadline) -> None:
+            for part, (outputs, source) in enumerate(zip(output_lists, input_list, strict=True)):
+                row, rows = tensors.flat(source), [tensors.flat(t) for t in outputs]
+                call = Call(kind, row.numel(), row.dtype, root=root, part=part)
+                run.all_gather(self._exchange, tensors.span(row), [tensors.span(t) for t in rows], call, deadline)
+                for output, result in zip(outputs, rows, strict=True):
+                    tensors.put_back(output, result)
+
+        return self._issue(opts, operation, [t for outputs in output_lists for t in outputs])
+
+    def all_gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> Work:
+        """Collect every rank's tensor in one tensor on every rank."""
+        return self.all_gather_single_coalesced([output], [source], opts)
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
+        """Collect several tensors of every rank, each in one tensor."""
+        opts = opts or AllgatherOptions()
+        tensors.check_cpu([*outputs, *inputs])
+        for output, source in zip(outputs, inputs, strict=True):
+            if output.numel() != source.numel() * self._size or output.dtype != source.dtype:
+                raise BadInput(
+                    f"all_gather: an output of {output.numel()} x {output.dtype} does not fit {self._size} "
+                    f"inputs of {source.numel()} x {source.dtype}"
+                )
+
+        def operation(deadline: Deadline) -> None:
+            for part, (output, source) in enumerate(zip(outputs, inputs, strict=True)):
+                row, result = tensors.flat(source), tensors.flat(output)
+                call = Call(Kind.all_gather, row.numel(), row.dtype, part=part)
+                address, size = tensors.span(row)
+                start = result.data_ptr()
+                spans = [(start + r * size, size) for r in range(self._size)]
+                run.all_gather(self._exchange, (address, size), spans, call, deadline)
+                tensors.put_back(output, result)
+
+        return self._issue(opts, operation, outputs)
+
+    def scatter(self, output_list: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Work:  # type: ignore[override]
+        """Give every rank its tensor of the root's list."""
+        output, root = output_list[0], opts.rootRank
+        inputs = input_lists[0] if self._rank == root else []
+        tensors.check_cpu([output, *inputs])
+        if self._rank == root:
+            tensors.same_shape(inputs, output.numel(), self._size, "the input of scatter")
+
+        def operation(deadline: Deadline) -> None:
+            row, rows = tensors.flat(output), [tensors.flat(t) for t in inputs]
+            call = Call(Kind.scatter, row.numel(), row.dtype, root=root)
+            run.scatter(self._exchange, [tensors.span(t) for t in rows], tensors.span(row), call, deadline)
+            tensors.put_back(output, row)
+
+        return self._issue(opts, operation, output_list)
+
+    def reduce_scatter(self, output_list: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Work:  # type: ignore[override]
+        """Combine a list of tensors over all ranks; rank r gets the r-th result."""
+        opts = opts or dist.ReduceScatterOptions()
+        for output, inputs in zip(output_list, input_lists, strict=True):
+            tensors.check_cpu([output, *inputs])
+            tensors.same_shape(inputs, output.numel(), self._size, "the input of reduce_scatter")
+        op = _operator(opts.reduceOp)
+
+        def operation(deadline: Deadline) -> None:
+            for part, (output, inputs) in enumerate(zip(output_list, input_lists, strict=True)):
+                self._reduce_scatter(output, [tensors.flat(t) for t in inputs], op, part, deadline)
+
+        return self._issue(opts, operation, output_list)
+
+    def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> Work:
+        """Combine a tensor over all ranks; rank r gets the r-th part of the result."""
+        return self.reduce_scatter_single_coalesced([output], [source], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
+        """Combine several tensors over all ranks; rank r gets the r-th part of each."""
+        opts = opts or dist.ReduceScatterOptions()
+        tensors.check_cpu([*outputs, *inputs])
+        op = _operator(opts.reduceOp)
+        for output, source in zip(outputs, inputs, strict=True):
+            if source.numel() != output.numel() * self._size or output.dtype != source.dtype:
+                raise BadInput(
+                    f"reduce_scatter: an input of {source.numel()} x {source.dtype} does not fit {self._size} "
+                    f"outputs of {output.numel()} x {output.dtype}"
+                )
+
+        def operation(deadline: Deadline) -> None:
+            for part, (output, source) in enumerate(zip(outputs, inputs, strict=True)):
+                rows = tensors.pieces(tensors.flat(source), self._size, "the input of reduce_scatter")
+                self._reduce_scatter(output, rows, op, part, deadline)
+
+        return self._issue(opts, operation, outputs)
+
+    def _reduce_scatter(self, output: Tensor, rows: list[Tensor], op: int, part: int, deadline: Deadline) -> None:
+        tree.check(op, output.dtype)
+        row = tensors.flat(output)
+        call = Call(Kind.reduce_scatter, row.numel(), row.dtype, op, part=part)
+        run.reduce_scatter(self._exchange, rows, row, call, deadline)
+        tensors.put_back(output, row)
+
+    def alltoall(self, output_list: list[Tensor], input_list: list[Tensor], opts: Any = None) -> Work:
+        """Send the r-th tensor of the list to rank r."""
+        return self._all_to_all(output_list, input_list, opts or dist.AllToAllOptions())
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        source: Tensor,
+        output_split_sizes: Sequence[int],
+        input_split_sizes: Sequence[int],
+        opts: Any = None,
+    ) -> Work:
+        """Send the r-th part of a tensor, cut along its first dimension, to rank r."""
+        opts = opts or dist.AllToAllOptions()
+        tensors.check_cpu([output, source])
+        row = tensors.flat(output)
+        rows_out, rows_in = (t.shape[0] if t.dim() else 1 for t in (output, source))
+        outputs = tensors.split(row, rows_out, output_split_sizes, self._size, "the output of all_to_all_single")
+        inputs = tensors.split(
+            tensors.flat(source), rows_in, input_split_sizes, self._size, "the input of all_to_all_single"
+        )
+        return self._all_to_all(outputs, inputs, opts, lambda: tensors.put_back(output, row), [output])
+
+    def _all_to_all(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        opts: Any,
+        after: Callable[[], None] = lambda: None,
+        result: list[Tensor] | None = None,
+    ) -> Work:
+        tensors.check_cpu([*outputs, *inputs])
+        if len(outputs) != self._size or len(inputs) != self._size:
+            raise BadInput(f"all_to_all needs {self._size} tensors each way, found {len(inputs)} and {len(outputs)}")
+
+        def operation(deadline: Deadline) -> None:
+            rows_in, rows_out = [tensors.flat(t) for t in inputs], [tensors.flat(t) for t in outputs]
+            spans_in, spans_out = [tensors.span(t) for t in rows_in], [tensors.span(t) for t in rows_out]
+            run.all_to_all(self._exchange, spans_in, spans_out, Call(Kind.all_to_all, 0, inputs[0].dtype), deadline)
+            for tensor, row in zip(outputs, rows_out, strict=True):
+                tensors.put_back(tensor, row)
+            after()
+
+        return self._issue(opts, operation, outputs if result is None else result)
+
+    def barrier(self, opts: Any = None) -> Work:
+        """Wait for all ranks."""
+        return self._issue(opts or dist.BarrierOptions(), lambda deadline: run.barrier(self._exchange, deadline), [])
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = True) -> None:
+        """Wait for all ranks, and name all that are missing when the time is over.
+
+        `dist.monitored_barrier` accepts gloo by name only: call this method of the group instead.
+        """
+        del wait_all_ranks  # all missing ranks are named in any case
+        opts = dist.BarrierOptions()
+        opts.asyncOp = False
+        if timeout is not None:
+            opts.timeout = timeout
+        self.barrier(opts)
+
+    # The names that torch called until 2.12.
+    _allgather_base = all_gather_single  # type: ignore[assignment]
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
+
+
+def create(options: Any, _: Any = None) -> ShmGroup:
+    """Make the group for torch.distributed, which calls this on every rank."""
+    place = meet.Place(
+        store=options.store,
+        rank=options.group_rank,
+        size=options.group_size,
+        timeout=options.timeout,
+        what=f"a shm group of {options.group_size} ranks",
+    )
+    return ShmGroup(place, list(options.global_ranks_in_group))

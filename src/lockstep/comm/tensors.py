@@ -1,0 +1,82 @@
+"""Tensors as the collectives want them: on the CPU, contiguous, flat, outside autograd."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lockstep.errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lockstep.comm.collectives import Span
+
+
+def check_cpu(tensors: Iterable[Tensor]) -> None:
+    """Refuse tensors that this host's ranks cannot share."""
+    for tensor in tensors:
+        if not tensor.is_cpu:
+            raise BadInput(
+                f'backend "shm" works on CPU tensors, and this one is on {tensor.device}: move it with .cpu(), '
+                f'or use init_process_group("nccl") for tensors on accelerators'
+            )
+        if tensor.layout is not torch.strided:
+            raise BadInput(
+                f"this collective takes dense tensors, not {tensor.layout}: only all_reduce takes sparse ones"
+            )
+
+
+def span(tensor: Tensor) -> Span:
+    """Return where a contiguous tensor's bytes are."""
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """Return the elements in one row: a view if the tensor is contiguous, else a copy."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_contiguous():
+        return tensor if tensor.dim() == 1 else tensor.view(-1)
+    return tensor.reshape(-1).contiguous()
+
+
+def put_back(tensor: Tensor, row: Tensor) -> None:
+    """Write a result to its tensor, if `flat` had to copy it."""
+    if row.data_ptr() != tensor.data_ptr() and row.numel():
+        tensor.detach().copy_(row.view(tensor.shape))
+
+
+def pieces(row: Tensor, count: int, what: str) -> list[Tensor]:
+    """Cut a flat tensor into `count` equal pieces."""
+    each, rest = divmod(row.numel(), count)
+    if rest:
+        raise BadInput(f"{what} has {row.numel()} elements, which cannot be cut over {count} ranks")
+    return [row[r * each : (r + 1) * each] for r in range(count)]
+
+
+def split(row: Tensor, rows: int, sizes: Sequence[int], count: int, what: str) -> list[Tensor]:
+    """Cut a flat tensor of `rows` first-dimension rows by split sizes, equally if there are none."""
+    if not sizes:
+        if count and rows % count:
+            raise BadInput(f"{what} has {rows} rows, which cannot be cut over {count} ranks: pass split sizes")
+        sizes = [rows // count] * count
+    if len(sizes) != count or sum(sizes) != rows:
+        raise BadInput(
+            f"{what}: split sizes {list(sizes)} must be {count} numbers that add up to the {rows} rows of the tensor"
+        )
+    width = row.numel() // rows if rows else 0
+    result, start = [], 0
+    for size in sizes:
+        result.append(row[start * width : (start + size) * width])
+        start += size
+    return result
+
+
+def same_shape(tensors: Sequence[Tensor], numel: int, count: int, what: str) -> None:
+    """Refuse a list of tensors that is not one of `numel` elements for every rank."""
+    if len(tensors) != count or any(t.numel() != numel for t in tensors):
+        sizes = [t.numel() for t in tensors]
+        raise BadInput(f"{what} must be {count} tensors of {numel} elements, one for every rank; found sizes {sizes}")

@@ -1,0 +1,86 @@
+"""What a rank says about its collective, so that a mismatch is an error and not a hang or wrong numbers. Pure."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Kind(IntEnum):
+    """The collectives, as people call them."""
+
+    barrier = 1
+    broadcast = 2
+    all_reduce = 3
+    reduce = 4
+    all_gather = 5
+    gather = 6
+    scatter = 7
+    reduce_scatter = 8
+    all_to_all = 9
+    arena = 10
+
+
+DTYPES: Final = sorted(
+    {value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=lambda dtype: str(dtype)
+)
+_CODES: Final = {dtype: code for code, dtype in enumerate(DTYPES)}
+OPS: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+_NONE: Final = 255
+_FORMAT: Final = struct.Struct("<QBBBxiQQ")
+
+
+class Call(NamedTuple):
+    """One collective as one rank called it; all fields must agree on all ranks."""
+
+    kind: Kind
+    numel: int = 0
+    """Elements of one rank's tensor; 0 where ranks may differ."""
+    dtype: torch.dtype | None = None
+    op: int = _NONE
+    """Index in OPS."""
+    root: int = -1
+    part: int = 0
+    """Which tensor of a coalesced call, counted from 0."""
+
+    def pack_into(self, buffer: memoryview, offset: int, sequence: int) -> None:
+        """Write the call as the `sequence`-th of its group."""
+        kind, numel, dtype, op, root, part = self
+        code = _NONE if dtype is None else _CODES[dtype]
+        _FORMAT.pack_into(buffer, offset, sequence, kind, op, code, root, numel, part)
+
+    def text(self, sequence: int) -> str:
+        """Return the call as an error shows it."""
+        words = []
+        if self.op != _NONE:
+            words.append(OPS[self.op])
+        if self.dtype is not None:
+            words.append(f"{self.numel} x {str(self.dtype).removeprefix('torch.')}")
+        if self.root >= 0:
+            words.append(f"root {self.root}")
+        if self.part:
+            words.append(f"tensor {self.part} of a coalesced call")
+        return f"{self.kind.name} #{sequence}" + (f" ({', '.join(words)})" if words else "")
+
+
+def unpack(buffer: memoryview, offset: int) -> tuple[Call, int]:
+    """Read what `pack_into` wrote: the call and its sequence number."""
+    sequence, kind, op, code, root, numel, part = _FORMAT.unpack_from(buffer, offset)
+    dtype = None if code == _NONE else DTYPES[code]
+    return Call(Kind(kind), numel, dtype, op, root, part), sequence
+
+
+def mismatch(calls: Sequence[tuple[str, str]]) -> str:
+    """Name both sides of a disagreement: the ranks that called each collective, the commonest first."""
+    sides: dict[str, list[str]] = {}
+    for rank, text in calls:
+        sides.setdefault(text, []).append(rank)
+    ordered = sorted(sides.items(), key=lambda side: -len(side[1]))
+    said = "; ".join(f"{', '.join(ranks)} called {text}" for text, ranks in ordered)
+    return f"the ranks called different collectives: {said}. All ranks must make the same calls in the same order"

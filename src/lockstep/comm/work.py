@@ -1,0 +1,215 @@
+"""Operations in the order they were issued: at once in the caller's thread, or later in a background thread.
+
+[Note: who runs an operation]
+`turn` is held by whoever runs operations. A synchronous call with nothing pending takes it and runs in its own thread:
+no hand-over, no wake-up. An asynchronous one is appended to `pending`, and the background thread runs it; a caller that
+waits for it meanwhile and finds `turn` free helps by running what is pending, in order, itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch.futures import Future
+
+from lockstep.errors import PeerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from torch import Tensor
+
+_futures = threading.Lock()
+"""Guards the moment when a Work is done and its future is made: both look at each other."""
+
+
+class Work(dist.Work):
+    """One operation that may still be under way."""
+
+    def __init__(self, result: list[Tensor]) -> None:
+        super().__init__()
+        self._result = result
+        self._error: BaseException | None = None
+        self._done = False
+        self._running = threading.Lock()
+        self._running.acquire()
+        self._future: Future[Any] | None = None
+        self._source = -1
+        self.help: Callable[[Work], None] | None = None
+        """Lets a waiting thread run what is pending."""
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Mark the operation as done and wake whoever waits."""
+        with _futures:
+            self._error = error
+            self._done = True
+            future = self._future
+        self._running.release()
+        if future is not None:
+            self._settle(future)
+
+    def _settle(self, future: Future[Any]) -> None:
+        if self._error is None:
+            future.set_result(self._result)
+        else:
+            future.set_exception(self._error)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until done; raise what the operation raised."""
+        if not self._done:
+            if self.help is not None:
+                self.help(self)
+            seconds = timeout.total_seconds() if timeout else 0
+            if not self._running.acquire(timeout=seconds if seconds > 0 else -1):
+                raise PeerLost(f"timed out after {seconds:g} s in Work.wait(): the operation is still under way")
+            self._running.release()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Tell whether the operation is over, well or not."""
+        return self._done
+
+    def is_success(self) -> bool:
+        """Tell whether the operation is over and went well."""
+        return self._done and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Return what the operation raised."""
+        return self._error
+
+    def synchronize(self) -> None:
+        """Wait until done."""
+        self.wait()
+
+    def result(self) -> list[Tensor]:
+        """Wait until done and return the tensors."""
+        self.wait()
+        return self._result
+
+    def get_future(self) -> Future[Any]:
+        """Return a future of the tensors."""
+        with _futures:
+            future = self._future
+            if future is None:
+                future = self._future = Future()
+                settle = self._done
+            else:
+                settle = False
+        if settle:
+            self._settle(future)
+        return future
+
+    def came_from(self, rank: int) -> None:
+        """Note the sender of a received message."""
+        self._source = rank
+
+    def _source_rank(self) -> int:
+        return self._source
+
+    def source_rank(self) -> int:
+        """Return the sender of a received message."""
+        return self._source
+
+
+class DoneWork(Work):
+    """An operation that was run at once and went well: cheap to make, because most are of this kind."""
+
+    _error = None
+    _done = True
+    _future = None
+    _source = -1
+
+    def __init__(self, result: list[Tensor]) -> None:
+        dist.Work.__init__(self)
+        self._result = result
+
+
+class Turns:
+    """The operations of one group, one at a time, in order; see [Note: who runs an operation]."""
+
+    def __init__(self, name: str, patient: Callable[[bool], None]) -> None:
+        self._name = name
+        self._patient = patient
+        self._turn = threading.Lock()
+        self._pending: deque[tuple[Work, Callable[[], None]]] = deque()
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def take(self) -> bool:
+        """Take the turn, if nothing is pending; the caller must `give` it back."""
+        return not self._pending and self._turn.acquire(blocking=False)
+
+    def give(self) -> None:
+        """Give the turn back, and let the background thread see to what came in meanwhile."""
+        self._turn.release()
+        if self._pending:
+            self._wake.put(None)
+
+    def call(self, operation: Callable[[], None], result: list[Tensor]) -> Work:
+        """Run an operation and return when it is done."""
+        if self.take():
+            try:
+                operation()
+            finally:
+                self.give()
+            return DoneWork(result)
+        work = self.submit(operation, result)
+        work.wait()
+        return work
+
+    def submit(self, operation: Callable[[], None], result: list[Tensor]) -> Work:
+        """Have an operation run by the background thread, or by whoever waits for it."""
+        work = Work(result)
+        work.help = self._help
+        self._pending.append((work, operation))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._background, name=self._name, daemon=True)
+            self._thread.start()
+        self._wake.put(None)
+        return work
+
+    def close(self) -> None:
+        """Let pending operations end, and the thread with them."""
+        self._closed = True
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._wake.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run_pending(self, until: Work | None) -> None:
+        while self._pending and not (until is not None and until.is_completed()):
+            work, operation = self._pending[0]
+            error: BaseException | None = None
+            try:
+                operation()
+            except BaseException as caught:
+                error = caught
+            self._pending.popleft()
+            work.finish(error)
+
+    def _help(self, work: Work) -> None:
+        if self._turn.acquire(blocking=False):
+            try:
+                self._run_pending(work)
+            finally:
+                self.give()
+
+    def _background(self) -> None:
+        while True:
+            self._wake.get()
+            with self._turn:
+                self._patient(True)
+                try:
+                    self._run_pending(None)
+                finally:
+                    self._patient(False)
+            if self._closed and not self._pending:
+                return

@@ -1,0 +1,152 @@
+"""Ranks for tests: processes that form a group and run functions of the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+# Ranks are forked from a process that has imported torch and run nothing: they start in milliseconds, not seconds.
+_context = mp.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "tests.warm"])
+
+
+def warm_up() -> None:
+    """Start the process that ranks are forked from; else the first test would be blamed for leaving it behind."""
+    forkserver.ensure_running()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a function ended on one rank."""
+
+    value: Any = None
+    error: str | None = None
+    """Name of the exception's type."""
+    text: str = ""
+    """Its message."""
+    trace: str = ""
+    died: bool = False
+    seconds: float = 0.0
+
+
+def _serve(pipe: Connection, rank: int, size: int, backend: str, path: str, seconds: float) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import lockstep  # noqa: F401 - registers shm
+
+    torch.set_num_threads(1)
+    if backend:
+        dist.init_process_group(
+            backend,
+            init_method=f"file://{path}",
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=seconds),
+        )
+    while True:
+        task = pipe.recv()
+        if task is None:
+            break
+        function, args = task
+        began = time.monotonic()
+        try:
+            value = function(rank, size, *args)
+            outcome = Outcome(value=value, seconds=time.monotonic() - began)
+        except Exception as error:
+            outcome = Outcome(
+                error=type(error).__name__,
+                text=str(error),
+                trace=traceback.format_exc(),
+                seconds=time.monotonic() - began,
+            )
+        pipe.send(outcome)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    pipe.send(None)
+    # Leave without the interpreter's shutdown: nothing of the tests is left to do there.
+    os._exit(0)
+
+
+class Ranks:
+    """A group of processes; a context manager that leaves none behind."""
+
+    def __init__(self, size: int, backend: str = "shm", seconds: float = 60.0) -> None:
+        self.size = size
+        self.backend = backend
+        self._folder = tempfile.TemporaryDirectory()
+        self._pipes: list[Connection] = []
+        self.processes: list[Any] = []
+        for rank in range(size):
+            ours, theirs = _context.Pipe()
+            process = _context.Process(
+                target=_serve,
+                args=(theirs, rank, size, backend, f"{self._folder.name}/store", seconds),
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self.processes.append(process)
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.send(None)
+        for process in self.processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._folder.cleanup()
+
+    def pid(self, rank: int) -> int:
+        pid = self.processes[rank].pid
+        assert pid is not None
+        return int(pid)
+
+    def start(self, function: Callable[..., Any], *args: Any, ranks: list[int] | None = None) -> None:
+        for rank in range(self.size) if ranks is None else ranks:
+            self._pipes[rank].send((function, args))
+
+    def outcomes(self, ranks: list[int] | None = None, seconds: float = 60.0) -> dict[int, Outcome]:
+        """Collect how the started function ended; a rank that died is an outcome too."""
+        waiting = set(range(self.size) if ranks is None else ranks)
+        found: dict[int, Outcome] = {}
+        deadline = time.monotonic() + seconds
+        while waiting:
+            ready = wait([self._pipes[r] for r in waiting], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError(f"ranks {sorted(waiting)} did not answer within {seconds} s")
+            for rank in sorted(waiting):
+                if self._pipes[rank] in ready:
+                    try:
+                        found[rank] = self._pipes[rank].recv()
+                    except (EOFError, ConnectionError):
+                        found[rank] = Outcome(died=True)
+                    waiting.discard(rank)
+        return found
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """Run a function on all ranks and return its values; the first traceback is raised here."""
+        self.start(function, *args)
+        outcomes = self.outcomes()
+        for rank, outcome in outcomes.items():
+            assert not outcome.died, f"rank {rank} died"
+            assert outcome.error is None, f"rank {rank}: {outcome.trace}"
+        return [outcomes[rank].value for rank in range(self.size)]
