@@ -26,14 +26,13 @@ def work(folder: Path) -> int:
     from lockstep.train.loop import train
     from lockstep.train.records import Records
     from lockstep.train.spec import read_spec
-    from lockstep.world import join
 
     rank, records = 0, None
     try:
         spec, place = read_spec(folder), detect(os.environ)
         rank = place.rank
         records = Records(folder, rank)
-        world = join(device=spec.device, backend=spec.backend, threads=spec.threads, place=place)
+        world = _join(spec, place)
         train(spec, world, folder, records)
     except BaseException as error:
         return _failed(error, folder, rank, records.step if records else -1, aloud=False)
@@ -48,11 +47,10 @@ def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]
     """
     from lockstep.train.loop import train
     from lockstep.train.records import Records
-    from lockstep.world import join
 
     records, folder = None, None
     try:
-        world = join(device=spec.device, backend=spec.backend, threads=spec.threads, place=place)
+        world = _join(spec, place)
         folder = _agree_on_folder(spec, world, out)
         records = Records(folder, place.rank)
         train(spec, world, folder, records)
@@ -60,6 +58,19 @@ def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]
         return _failed(error, folder, place.rank, records.step if records else -1, aloud=True), folder
     world.leave()
     return 0, folder
+
+
+def _join(spec: RunSpec, place: Place) -> World:
+    from lockstep.strategies import SHARES_MEMORY
+    from lockstep.world import join
+
+    return join(
+        device=spec.device,
+        backend=spec.backend,
+        prefer_shared_memory=spec.strategy in SHARES_MEMORY,
+        threads=spec.threads,
+        place=place,
+    )
 
 
 def _agree_on_folder(spec: RunSpec, world: World, out: Path) -> Path:

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 # The names as typed and as shown. Looked up on use: a strategy may need what is not installed.
 STRATEGIES = {
     "single": ("lockstep.strategies.single", "Single"),
+    "ddp": ("lockstep.strategies.ddp", "DDP"),
     "torch-ddp": ("lockstep.strategies.torch_ddp", "TorchDDP"),
 }
 ONE_PROCESS = frozenset({"single"})
+SHARES_MEMORY = frozenset({"ddp"})  # wants the shm backend where all workers are on one host
 
 
 def check_name(name: str) -> None:
