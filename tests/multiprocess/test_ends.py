@@ -36,9 +36,11 @@ def test_ended_from_outside(
     launcher = "mpirun" if "mpi" in name else name
     command = [LOCKSTEP, "run", f"{TINY}:hangs", "--workers", "2", "--launcher", launcher, "--out", "out"]
     process = marked.start(command, tmp_path)
-    wait_for_steps(tmp_path / "out")
-    process.send_signal(number)
-    done = finish(process)
+    try:
+        wait_for_steps(tmp_path / "out")
+    finally:
+        process.send_signal(number)
+        done = finish(process)
     assert done.code == code, done.text
     assert "Traceback" not in done.err, done.text
     assert marked.survivors() == []

@@ -51,6 +51,13 @@ def test_slurm_head_is_the_first_node_of_the_step() -> None:
     assert detect(captured("srun-2x2")).head == "n1"
 
 
+def test_a_step_has_a_name_that_no_other_has() -> None:
+    one = captured("srun-2x2")
+    other = {**one, "SLURM_SRUN_COMM_PORT": "1"}
+    assert detect(one).job == detect({**one, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}).job
+    assert detect(one).job != detect(other).job
+
+
 def test_sbatch_without_srun_is_explained() -> None:
     with pytest.raises(BadInput, match=r"Slurm job of 4 tasks .* no srun step.*3 others that nobody started.*srun"):
         detect(captured("sbatch-alone"))

@@ -220,9 +220,15 @@ def _slurm(env: Env) -> Place | None:
         nodes=nodes,
         head=env.get("MASTER_ADDR") or (hosts[0] if hosts else None),
         port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
-        job=f"{env.get('SLURM_JOB_ID', '0')}.{step}",
+        job=_slurm_job(env),
         evidence=("SLURM_STEP_ID", *names, "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST"),
     )
+
+
+def _slurm_job(env: Env) -> str:
+    """Name a step so that no other has its name: job numbers start anew on every cluster, srun's port does not."""
+    names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_SRUN_COMM_HOST", "SLURM_SRUN_COMM_PORT")
+    return "-".join(env.get(name, "") for name in names)
 
 
 def _allocation_without_step(env: Env) -> Place | None:

@@ -36,7 +36,7 @@ def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa
     3. Start and wait.
     4. A failure becomes one report, and the run folder's result says so too.
     """
-    launcher = find(spec.launcher)
+    launcher, out = find(spec.launcher), out.absolute()
     if spec.launcher == "inline":
         if spec.workers > 1:
             raise BadInput(f"launcher inline runs one worker, not {spec.workers}: use --launcher spawn")
