@@ -70,7 +70,7 @@ class Exchange(ABC):
         """Make rank 0's weights everybody's; where memory is shared, wait until it has written them."""
         self.meet()
 
-    def share_weights(self, flat: Tensor) -> None:
+    def share_weights(self, flat: Tensor) -> None:  # noqa: B027 - where memory is shared, nothing is to be done
         """Give every worker the slices that the others updated; nothing to do where memory is shared."""
 
     @abstractmethod
@@ -236,7 +236,7 @@ class Collective(Exchange):
     def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Gather the slices: every worker has weights of its own to update."""
         flat = torch.empty_like(partials[0])
-        dist.all_gather(list(flat.split(reduced.numel())), reduced)
+        dist.all_gather(list(torch.split(flat, reduced.numel())), reduced)
         return flat
 
     def everyone(self, numbers: Tensor) -> Tensor:
@@ -248,4 +248,4 @@ class Collective(Exchange):
         """Gather the slices that each worker updated."""
         length = flat.numel() // self.workers
         mine = flat[self.rank * length : (self.rank + 1) * length].clone()
-        dist.all_gather(list(flat.split(length)), mine)
+        dist.all_gather(list(torch.split(flat, length)), mine)

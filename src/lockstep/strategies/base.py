@@ -124,8 +124,12 @@ class Strategy(ABC):
         """Bring this rank's copy of the model to the state that all ranks evaluate."""
 
     def lane_loss(self, model: nn.Module, lane: LaneBatch, step: int) -> LaneLoss:
-        """Run one lane forward from its own random stream; stop the run if its loss is not finite."""
+        """Run one lane forward from its own random stream."""
         seed_lane(self.training.seed, step, lane.lane, self.world.device)
+        return self.checked_loss(model, lane, step)
+
+    def checked_loss(self, model: nn.Module, lane: LaneBatch, step: int) -> LaneLoss:
+        """Run one lane forward; stop the run if its loss is not finite."""
         returned = self.training.loss(model, to_device(lane.data, self.world.device))
         loss = as_sum(returned, lane.samples)
         if not math.isfinite(loss.value):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lockstep.comm.arena import Arena
 from lockstep.comm.exact import Collective, Exchange, InProcess, SharedArena
+from lockstep.comm.tell import tell_tensors
 from lockstep.strategies.base import StepStats, Strategy, Training
 from lockstep.strategies.exact import ExactWorker, arena_bytes
 from lockstep.strategies.plain_state import named_state, optimizer_state, optimizer_state_dict
@@ -40,11 +41,26 @@ class Exact(Strategy):
 
     def state(self) -> dict[str, Tensor]:
         """Return the whole state on every rank."""
-        return named_state(self.worker, optimizer_state([self.worker], self.exchange.everyone))
+        return named_state(self.worker, self._optimizer_state())
 
     def optimizer_state_dict(self) -> dict[str, object]:
         """Return the state of the plain optimizer; it loads there."""
-        return optimizer_state_dict(self.worker, optimizer_state([self.worker], self.exchange.everyone))
+        return optimizer_state_dict(self.worker, self._optimizer_state())
+
+    def _optimizer_state(self) -> dict[int, dict[str, Tensor]]:
+        if self.worker.replicated and self.exchange.workers > 1 and self.exchange.shares_memory:
+            return self._state_of_the_first()
+        return optimizer_state([self.worker], self.exchange.everyone)
+
+    def _state_of_the_first(self) -> dict[int, dict[str, Tensor]]:
+        """Return rank 0's state: with one copy of the weights it is the only one that updates whole tensors."""
+        mine = optimizer_state([self.worker], self.exchange.everyone)
+        told = tell_tensors({f"{index}/{key}": value for index, row in mine.items() for key, value in row.items()})
+        found: dict[int, dict[str, Tensor]] = {}
+        for name, value in told.items():
+            index, _, key = name.partition("/")
+            found.setdefault(int(index), {})[key] = value
+        return found
 
 
 class DDP(Exact):
@@ -60,5 +76,6 @@ def _exchange(world: World, training: Training) -> Exchange:
     if world.size == 1:
         return InProcess(training.lanes)
     if world.backend == "shm" and world.nodes == 1:
-        return SharedArena(Arena(dist.group.WORLD, arena_bytes(training, world.size)), training.lanes)
+        everyone = dist.distributed_c10d._get_default_group()
+        return SharedArena(Arena(everyone, arena_bytes(training, world.size)), training.lanes)
     return Collective(training.lanes)

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -66,8 +67,9 @@ class ExactWorker:
         self._buffer_partials = [exchange.partials(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
         self._plans = [folding(node) for node in exchange.nodes]
         spare = max(buffers for _, buffers in self._plans) - 1
-        self._scratch = [[torch.empty_like(p[0]) for _ in range(spare)] for p in self._partials]
-        self._buffer_scratch = [[torch.empty_like(p[0]) for _ in range(spare)] for p in self._buffer_partials]
+        # zeros: the gaps between tensors are added and squared with the rest, and must stay zero
+        self._scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._partials]
+        self._buffer_scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._buffer_partials]
         self.members = [[self._index(p) for p in group["params"]] for group in self.optimizer.param_groups]
         self.chunks: list[sliced.Chunk] = []
         if not self.replicated:
@@ -153,7 +155,8 @@ class ExactWorker:
             rows = gradient.view(-1, BLOCK)
             squares[first : first + len(rows)] = torch.linalg.vector_norm(rows, dim=1).double().square().cpu()
             place += section.numel // BLOCK
-        norm = self.exchange.everyone(squares.to(self.device)).cpu().sum().sqrt().item()
+        # fsum is exact, so the padding, whose length depends on the number of workers, changes nothing
+        norm = math.sqrt(math.fsum(self.exchange.everyone(squares.to(self.device)).tolist()))
         if norm > limit:
             for gradient in reduced:
                 gradient.mul_(limit / (norm + 1e-6))

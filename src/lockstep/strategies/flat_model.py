@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,7 +44,7 @@ class FlatModel:
         self._fresh = True
         self._fired = [False] * len(self.parameters)
         for index, parameter in enumerate(self.parameters):
-            parameter.register_post_accumulate_grad_hook(self._catcher(index))
+            parameter.register_post_accumulate_grad_hook(self._catcher(index))  # type: ignore[no-untyped-call]
 
     def attach(self, weights: Sequence[Tensor], *, fill: bool) -> None:
         """Make the parameters views of these flat weights (one per section); `fill` copies their values there."""
@@ -82,7 +82,7 @@ class FlatModel:
                     self._put(index, None)
         self.buffers.collect()
 
-    def _catcher(self, index: int):  # type: ignore[no-untyped-def]
+    def _catcher(self, index: int) -> Callable[[Tensor], None]:
         def catch(parameter: Tensor) -> None:
             gradient = parameter.grad
             parameter.grad = None  # freed as soon as it is folded, and stolen, not added to, the next time
@@ -159,7 +159,7 @@ class FlatBuffers:
         for first, value in zip(self.first, floats, strict=True):
             first.copy_(value)
         sizes = [first.numel() for first in self._first_others]
-        for first, value in zip(self._first_others, others.split(sizes) if sizes else (), strict=True):
+        for first, value in zip(self._first_others, torch.split(others, sizes) if sizes else (), strict=True):
             first.copy_(value.view_as(first))
         self.restore()
 
