@@ -11,7 +11,7 @@ from lockstep.errors import BadInput, LockstepError
 from lockstep.launch.start import start_run
 from lockstep.report.collect import Run, read_run
 from lockstep.report.compare import Row, summarise, with_speed_up
-from lockstep.strategies import check_name, processes
+from lockstep.strategies import check_name, workers_of
 from lockstep.train.records import create_folder
 from lockstep.train.spec import RunSpec
 
@@ -37,7 +37,7 @@ def ways(spec: RunSpec, strategies: Sequence[str], cpus: int) -> list[Way]:
         raise BadInput(f"--strategies {','.join(strategies)}: each at most once")
     threads = spec.threads or max(1, cpus // spec.workers)
     rows = [
-        Way(name, replace(spec, strategy=name, workers=processes(name, spec.workers), threads=threads))
+        Way(name, replace(spec, strategy=name, workers=workers_of(name, spec.workers), threads=threads))
         for name in strategies
     ]
     if "single" in strategies and cpus > threads:

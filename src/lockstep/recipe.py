@@ -18,6 +18,7 @@ from lockstep.lanes.schedule import check_lanes, steps_per_epoch
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
 
 BUILT_IN = ("cifar100", "mlp", "bytes")
 
@@ -34,6 +35,7 @@ class Loss(NamedTuple):
 LossFunction = Callable[["nn.Module", Any], "Tensor | Loss"]
 Metrics = Callable[["nn.Module", Any], Mapping[str, "float | Tensor | Loss"]]
 OptimizerFactory = Callable[[Iterable["nn.Parameter"]], "Optimizer"]
+ScheduleFactory = Callable[["Optimizer"], "LRScheduler"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,10 @@ class Recipe:
     """What to evaluate on, like `data`; None: the training data."""
     collate: Callable[[list[Any]], Any] | None = None
     """Makes a batch of a list of samples; None: torch's default."""
+    clip: float | None = None
+    """Scale the gradient so that its global norm is at most this; None: leave it."""
+    schedule: ScheduleFactory | None = None
+    """Makes a learning-rate schedule from the optimizer; it advances once a step."""
     seed: int = 0
     """Of weights, order, dropout and augmentation."""
     name: str = ""

@@ -93,6 +93,7 @@ def join(
     *,
     device: str = "auto",
     backend: str | None = None,
+    prefer_shared_memory: bool = False,
     threads: int | None = None,
     join_seconds: float = JOIN_SECONDS,
     place: Place | None = None,
@@ -116,6 +117,8 @@ def join(
     torch.set_num_threads(threads or count)
     if chosen != "cpu":
         torch.accelerator.set_device_index(torch.device(chosen).index)
+    if backend is None and prefer_shared_memory and chosen == "cpu" and place.nodes == 1:
+        backend = "shm"
     if store is not None:
         backend = _build_group(store, place, chosen, backend)
     return World._at(place, device=chosen, threads=threads or count, backend=backend)

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "doctor": "launch train world errors",
     "bench": "recipes recipe report train strategies data nn comm lanes world errors",
     "report": "train errors",
-    "launch": "train world errors",
+    "launch": "train strategies comm world errors",
     "train": "strategies data recipe digest world seeding errors version lanes",
     "strategies": "data nn comm lanes digest recipe world errors",
     "recipes": "recipe data",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from lockstep.errors import BadInput, RunFailed
 from lockstep.launch.base import Job
 from lockstep.launch.registry import find
+from lockstep.strategies import processes
 from lockstep.train.failure import first_cause, report
 from lockstep.train.records import CannotWrite, write_json
 
@@ -38,18 +39,19 @@ def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa
     """
     launcher, out = find(spec.launcher), out.absolute()
     if spec.launcher == "inline":
-        if spec.workers > 1:
+        if processes(spec.strategy, spec.workers) > 1:
             raise BadInput(f"launcher inline runs one worker, not {spec.workers}: use --launcher spawn")
         from lockstep.train.preflight import preflight
 
         preflight(spec, out)
     else:
         _preflight_apart(spec, out)
-    job = Job(workers=spec.workers, folder=out, nodes=reach.nodes, threads=spec.threads, extra=reach.extra)
+    count = processes(spec.strategy, spec.workers)
+    job = Job(workers=count, folder=out, nodes=reach.nodes, threads=spec.threads, extra=reach.extra)
     outcome = launcher.start(job)
     if outcome.code == 0 and (out / "result.json").is_file():
         return out
-    cause = first_cause(out, spec.workers, outcome.exits)
+    cause = first_cause(out, count, outcome.exits)
     text = report(cause)
     try:
         write_json(out / "result.json", {"outcome": "failed", "rank": cause.rank, "step": cause.step, "why": text})

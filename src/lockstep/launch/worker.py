@@ -26,14 +26,13 @@ def work(folder: Path) -> int:
     from lockstep.train.loop import train
     from lockstep.train.records import Records
     from lockstep.train.spec import read_spec
-    from lockstep.world import join
 
     rank, records = 0, None
     try:
         spec, place = read_spec(folder), detect(os.environ)
         rank = place.rank
         records = Records(folder, rank)
-        world = join(device=spec.device, backend=spec.backend, threads=spec.threads, place=place)
+        world = _join(spec, place)
         train(spec, world, folder, records)
     except BaseException as error:
         return _failed(error, folder, rank, records.step if records else -1, aloud=False)
@@ -48,11 +47,10 @@ def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]
     """
     from lockstep.train.loop import train
     from lockstep.train.records import Records
-    from lockstep.world import join
 
     records, folder = None, None
     try:
-        world = join(device=spec.device, backend=spec.backend, threads=spec.threads, place=place)
+        world = _join(spec, place)
         folder = _agree_on_folder(spec, world, out)
         records = Records(folder, place.rank)
         train(spec, world, folder, records)
@@ -62,8 +60,25 @@ def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]
     return 0, folder
 
 
+def _join(spec: RunSpec, place: Place) -> World:
+    from lockstep.strategies import SHARES_MEMORY
+    from lockstep.world import join, usable_cpus
+
+    threads = spec.threads
+    if threads is None and spec.strategy == "dp":
+        threads = max(1, usable_cpus() // spec.workers)
+    return join(
+        device=spec.device,
+        backend=spec.backend,
+        prefer_shared_memory=spec.strategy in SHARES_MEMORY,
+        threads=threads,
+        place=place,
+    )
+
+
 def _agree_on_folder(spec: RunSpec, world: World, out: Path) -> Path:
     """Let rank 0 check the recipe and make the folder; what it refuses is everybody's error, not a hang."""
+    from lockstep.comm.tell import tell_text
     from lockstep.errors import BadInput
     from lockstep.train.preflight import preflight
 
@@ -73,28 +88,13 @@ def _agree_on_folder(spec: RunSpec, world: World, out: Path) -> Path:
             preflight(spec, out)
         except BadInput as error:
             refused = error
-    told = tell(world, "" if refused else str(out.absolute()))
+    text = "" if refused else str(out.absolute())
+    told = tell_text(text, world.device) if world.size > 1 else text
     if not told:
         raise refused or BadInput("rank 0 refused this run; its message says why")
     folder = Path(told)
     folder.mkdir(parents=True, exist_ok=True)  # hosts that share no file system have a folder each
     return folder
-
-
-def tell(world: World, text: str) -> str:
-    """Return rank 0's text on every rank."""
-    import torch
-    import torch.distributed as dist
-
-    if world.size == 1:
-        return text
-    data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=world.device)
-    length = torch.tensor(len(data), device=world.device)
-    dist.broadcast(length, src=0)
-    if world.rank != 0:
-        data = torch.empty(int(length), dtype=torch.uint8, device=world.device)
-    dist.broadcast(data, src=0)
-    return bytes(data.tolist()).decode()
 
 
 def _failed(error: BaseException, folder: Path | None, rank: int, step: int, *, aloud: bool) -> int:

@@ -13,15 +13,24 @@ if TYPE_CHECKING:
 # The names as typed and as shown. Looked up on use: a strategy may need what is not installed.
 STRATEGIES = {
     "single": ("lockstep.strategies.single", "Single"),
+    "dp": ("lockstep.strategies.dp", "DP"),
+    "ddp": ("lockstep.strategies.ddp", "DDP"),
     "torch-ddp": ("lockstep.strategies.torch_ddp", "TorchDDP"),
 }
-ONE_PROCESS = frozenset({"single"})
+ONE_PROCESS = frozenset({"single", "dp"})
+SHARES_MEMORY = frozenset({"ddp"})  # wants the shm backend where all workers are on one host
 
 
 def check_name(name: str) -> None:
     """Refuse a strategy that does not exist."""
     if name not in STRATEGIES:
         raise BadInput(f"no strategy called {name!r}{nearest(name, list(STRATEGIES))}")
+
+
+def workers_of(name: str, workers: int) -> int:
+    """Return how many workers a strategy has when so many are asked for."""
+    check_name(name)
+    return 1 if name == "single" else workers
 
 
 def processes(name: str, workers: int) -> int:

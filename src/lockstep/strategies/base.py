@@ -16,7 +16,7 @@ from lockstep.data.loader import LaneBatch, to_device
 from lockstep.digest import training_state
 from lockstep.errors import BadInput, LockstepError
 from lockstep.lanes.rng import seed_lane
-from lockstep.recipe import Loss, LossFunction, OptimizerFactory
+from lockstep.recipe import Loss, LossFunction, OptimizerFactory, ScheduleFactory
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -41,6 +41,14 @@ class Training:
     """A mean over a batch, or `Loss(total, weight)`."""
     seed: int
     """Of dropout."""
+    lanes: int = 1
+    """Slices of the global batch."""
+    workers: int = 1
+    """Workers of the whole world; more than the world's processes where a process has several."""
+    clip: float | None = None
+    """Scale the gradient so that its norm is at most this."""
+    schedule: ScheduleFactory | None = None
+    """Makes a learning-rate schedule from the optimizer; it advances once a step."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +124,12 @@ class Strategy(ABC):
         """Bring this rank's copy of the model to the state that all ranks evaluate."""
 
     def lane_loss(self, model: nn.Module, lane: LaneBatch, step: int) -> LaneLoss:
-        """Run one lane forward from its own random stream; stop the run if its loss is not finite."""
+        """Run one lane forward from its own random stream."""
         seed_lane(self.training.seed, step, lane.lane, self.world.device)
+        return self.checked_loss(model, lane, step)
+
+    def checked_loss(self, model: nn.Module, lane: LaneBatch, step: int) -> LaneLoss:
+        """Run one lane forward; stop the run if its loss is not finite."""
         returned = self.training.loss(model, to_device(lane.data, self.world.device))
         loss = as_sum(returned, lane.samples)
         if not math.isfinite(loss.value):

@@ -44,6 +44,7 @@ class TorchDDP(Strategy):
             gradient_as_bucket_view=True,
         )
         self._optimizer = training.optimizer(training.model.parameters())
+        self._schedule = training.schedule(self._optimizer) if training.schedule else None
 
     @property
     def optimizer(self) -> Optimizer:
@@ -64,7 +65,11 @@ class TorchDDP(Strategy):
         if not by_samples:
             scale_gradients(self.module, self.world.size / self._global(weight))
             clock.lap("reduce")
+        if self.training.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.training.clip)
         self._optimizer.step()
+        if self._schedule is not None:
+            self._schedule.step()
         self._optimizer.zero_grad(set_to_none=True)
         clock.lap("optimizer")
         return StepStats(batch.step, total / weight if weight else 0.0, weight, clock.seconds)

@@ -46,6 +46,9 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         strategy=spec.strategy,
         lanes=plan.lanes,
         seed=recipe.seed,
+        workers=spec.workers,
+        clip=recipe.clip,
+        schedule=recipe.schedule,
     )
     records.write(header(world, plan))
     _wait_for_all(world)

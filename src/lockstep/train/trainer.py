@@ -19,7 +19,7 @@ from lockstep.strategies.base import StepStats, Training
 from lockstep.train.evaluate import evaluate
 
 if TYPE_CHECKING:
-    from lockstep.recipe import LossFunction, Metrics, OptimizerFactory
+    from lockstep.recipe import LossFunction, Metrics, OptimizerFactory, ScheduleFactory
     from lockstep.world import World
 
 
@@ -44,6 +44,9 @@ class Trainer:
         strategy: str = "single",
         lanes: int | None = None,
         seed: int = 0,
+        workers: int | None = None,
+        clip: float | None = None,
+        schedule: ScheduleFactory | None = None,
     ) -> None:
         if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
             raise BadInput(
@@ -57,7 +60,16 @@ class Trainer:
             torch.manual_seed(seed)
             model = model()
         model = model.to(world.device)
-        training = Training(model=model, optimizer=optimizer, loss=loss, seed=seed)
+        training = Training(
+            model=model,
+            optimizer=optimizer,
+            loss=loss,
+            seed=seed,
+            lanes=self.lanes,
+            workers=workers or world.size,
+            clip=clip,
+            schedule=schedule,
+        )
         self.strategy = find(strategy)(world, training)
         self._waited = 0.0
 

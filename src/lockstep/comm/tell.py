@@ -1,0 +1,36 @@
+"""Rank 0 tells: text and tensors from the first rank to all, as numbers and bytes, never as pickles."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def tell_text(text: str, device: str = "cpu") -> str:
+    """Return rank 0's text on every rank."""
+    data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
+    length = torch.tensor(len(data), device=device)
+    dist.broadcast(length, src=0)
+    if dist.get_rank() != 0:
+        data = torch.empty(int(length), dtype=torch.uint8, device=device)
+    if len(data):
+        dist.broadcast(data, src=0)
+    return bytes(data.tolist()).decode()
+
+
+def tell_tensors(tensors: dict[str, Tensor], device: str = "cpu") -> dict[str, Tensor]:
+    """Return rank 0's tensors on every rank, by name."""
+    mine = {name: [str(value.dtype).removeprefix("torch."), list(value.shape)] for name, value in tensors.items()}
+    found: dict[str, Tensor] = {}
+    for name, (dtype, shape) in json.loads(tell_text(json.dumps(mine), device)).items():
+        value = (
+            tensors[name] if dist.get_rank() == 0 else torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        )
+        # a copy, and as bytes: backends differ in the dtypes they take
+        bits = value.detach().to(device).contiguous().flatten().clone()
+        dist.broadcast(bits.view(torch.uint8), src=0)
+        found[name] = bits.view(shape)
+    return found

@@ -1,0 +1,81 @@
+"""`ddp`: a process per worker; the host's workers share one copy of weights, and each updates a slice of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch import Tensor
+
+from lockstep.comm.arena import Arena
+from lockstep.comm.exact import Collective, Exchange, InProcess, SharedArena
+from lockstep.comm.tell import tell_tensors
+from lockstep.strategies.base import StepStats, Strategy, Training
+from lockstep.strategies.exact import ExactWorker, arena_bytes
+from lockstep.strategies.plain_state import named_state, optimizer_state, optimizer_state_dict
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from lockstep.data.loader import Batch
+    from lockstep.world import World
+
+
+class Exact(Strategy):
+    """One worker per process, over some exchange."""
+
+    def __init__(self, world: World, training: Training, exchange: Exchange) -> None:
+        super().__init__(world, training)
+        self.exchange = exchange
+        self.worker = ExactWorker(training, exchange, world.device)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The user's optimizer, over this worker's slices."""
+        return self.worker.optimizer
+
+    def step(self, batch: Batch) -> StepStats:
+        """Do the exact step on this worker's lanes."""
+        lanes = {lane.lane: lane for lane in batch.lanes if lane.samples}
+        return self.worker.step(batch.step, lanes, self.lane_loss)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the whole state on every rank."""
+        return named_state(self.worker, self._optimizer_state())
+
+    def optimizer_state_dict(self) -> dict[str, object]:
+        """Return the state of the plain optimizer; it loads there."""
+        return optimizer_state_dict(self.worker, self._optimizer_state())
+
+    def _optimizer_state(self) -> dict[int, dict[str, Tensor]]:
+        if self.worker.replicated and self.exchange.workers > 1 and self.exchange.shares_memory:
+            return self._state_of_the_first()
+        return optimizer_state([self.worker], self.exchange.everyone)
+
+    def _state_of_the_first(self) -> dict[int, dict[str, Tensor]]:
+        """Return rank 0's state: with one copy of the weights it is the only one that updates whole tensors."""
+        mine = optimizer_state([self.worker], self.exchange.everyone)
+        told = tell_tensors({f"{index}/{key}": value for index, row in mine.items() for key, value in row.items()})
+        found: dict[int, dict[str, Tensor]] = {}
+        for name, value in told.items():
+            index, _, key = name.partition("/")
+            found.setdefault(int(index), {})[key] = value
+        return found
+
+
+class DDP(Exact):
+    """The arena where all ranks share a host and memory; elsewhere own weights and collectives."""
+
+    name = "ddp"
+
+    def __init__(self, world: World, training: Training) -> None:
+        super().__init__(world, training, _exchange(world, training))
+
+
+def _exchange(world: World, training: Training) -> Exchange:
+    if world.size == 1:
+        return InProcess(training.lanes)
+    if world.backend == "shm" and world.nodes == 1:
+        everyone = dist.distributed_c10d._get_default_group()
+        return SharedArena(Arena(everyone, arena_bytes(training, world.size)), training.lanes)
+    return Collective(training.lanes)

@@ -1,0 +1,99 @@
+"""`dp`: one process, a thread per worker, one copy of the weights; the interpreter's lock is what limits it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from threading import BrokenBarrierError
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.comm.exact import InProcess
+from lockstep.data.loader import LaneBatch
+from lockstep.errors import BadInput
+from lockstep.lanes.own_generator import OwnGenerator
+from lockstep.seeding import derive
+from lockstep.strategies.base import LaneLoss, StepStats, Strategy, Training
+from lockstep.strategies.exact import ExactWorker
+from lockstep.strategies.plain_state import named_state, optimizer_state, optimizer_state_dict
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from lockstep.data.loader import Batch
+    from lockstep.world import World
+
+Result = TypeVar("Result")
+
+
+class DP(Strategy):
+    """Each thread has a copy of the model whose weights are views of the same memory."""
+
+    name = "dp"
+
+    def __init__(self, world: World, training: Training) -> None:
+        if world.size != 1:
+            raise BadInput(f"strategy dp is one process with threads, and this world has {world.size}: use ddp")
+        if world.device != "cpu":
+            raise BadInput("strategy dp runs its threads on the CPU; for accelerators use ddp or torch-dp")
+        super().__init__(world, training)
+        self._common = InProcess.Common(training.workers)
+        self._threads = ThreadPoolExecutor(training.workers, "lockstep dp")
+        copies = [training.model, *(copy.deepcopy(training.model) for _ in range(1, training.workers))]
+        self._generators = [torch.Generator() for _ in copies]
+        self.workers: list[ExactWorker] = self._together(lambda rank: self._worker(rank, copies[rank]))
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The first thread's optimizer, over its slices; the others have the same settings."""
+        return self.workers[0].optimizer
+
+    def step(self, batch: Batch) -> StepStats:
+        """Let every thread do its side of the exact step; the report shows the first thread's clock."""
+        lanes = {lane.lane: lane for lane in batch.lanes if lane.samples}
+        for worker in self.workers:
+            worker.training.model.train(self.training.model.training)
+        return self._together(lambda rank: self.workers[rank].step(batch.step, lanes, self._forward(rank)))[0]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the whole state."""
+        return named_state(self.workers[0], optimizer_state(self.workers, lambda bits: bits))
+
+    def optimizer_state_dict(self) -> dict[str, object]:
+        """Return the state of the plain optimizer; it loads there."""
+        return optimizer_state_dict(self.workers[0], optimizer_state(self.workers, lambda bits: bits))
+
+    def _worker(self, rank: int, model: nn.Module) -> ExactWorker:
+        exchange = InProcess(self.training.lanes, self.training.workers, rank, self._common)
+        return ExactWorker(replace(self.training, model=model), exchange, self.world.device)
+
+    def _forward(self, rank: int) -> Callable[[nn.Module, LaneBatch, int], LaneLoss]:
+        def forward(model: nn.Module, lane: LaneBatch, step: int) -> LaneLoss:
+            generator = self._generators[rank]
+            generator.manual_seed(derive("lane", self.training.seed, step, lane.lane))
+            with OwnGenerator(generator):
+                return self.checked_loss(model, lane, step)
+
+        return forward
+
+    def _together(self, work: Callable[[int], Result]) -> list[Result]:
+        """Run a function for every rank at once; the first error of its own wins, and wakes the others."""
+
+        def guarded(rank: int) -> Result:
+            try:
+                return work(rank)
+            except BaseException:
+                self._common.barrier.abort()
+                raise
+
+        futures = [self._threads.submit(guarded, rank) for rank in range(self.training.workers)]
+        wait(futures)
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        for error in errors:
+            if not isinstance(error, BrokenBarrierError):
+                raise error
+        return [future.result() for future in futures]

@@ -1,0 +1,200 @@
+"""The exact step: lanes folded in tree order, one sum, one division, one update, whoever computes which lane.
+
+    1  for each owned lane: forward, backward; gradients and float buffers fold into this worker's partials
+    2  everyone learns every lane's loss and weight                                        (also a barrier)
+    3  worker r adds up slice r of all partials in tree order, divides by the global weight, clips
+    4  worker r updates slice r of the weights
+    5  the slices become everybody's weights                                               (a barrier, or all-gather)
+
+`single`, `dp` and `ddp` are this one step over three kinds of exchange.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.lanes.layout import BLOCK
+from lockstep.lanes.schedule import owned_lanes
+from lockstep.lanes.tree import Fold, cover, folding
+from lockstep.strategies import sliced_optimizer as sliced
+from lockstep.strategies.base import Clock, LaneLoss, StepStats, Training, backward
+from lockstep.strategies.flat_model import FlatModel
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from lockstep.comm.exact import Exchange
+    from lockstep.data.loader import LaneBatch
+
+PAGE = 4096
+Forward = Callable[[nn.Module, "LaneBatch", int], LaneLoss]
+
+
+def arena_bytes(training: Training, workers: int) -> int:
+    """Return how much memory the workers of a host must share for this model."""
+    everyone = [cover(training.lanes, owned_lanes(training.lanes, workers, rank)) for rank in range(workers)]
+    copies = 1 + sum(len(nodes) for nodes in everyone)
+    tensors = [*training.model.parameters(), *training.model.buffers()]
+    # Every tensor could have a section of its own: a generous bound, of which only what is used is ever touched.
+    room = sum(tensor.numel() * tensor.element_size() + 8 * BLOCK * workers + PAGE for tensor in tensors)
+    return copies * room
+
+
+class ExactWorker:
+    """One worker's side of the exact step."""
+
+    def __init__(self, training: Training, exchange: Exchange, device: str) -> None:
+        self.exchange, self.training, self.device = exchange, training, device
+        trained = [p for p in training.model.parameters() if p.requires_grad]
+        self.optimizer: Optimizer = sliced.make_optimizer(training.optimizer, trained)
+        self.replicated = not sliced.is_elementwise(self.optimizer)
+        """An optimizer that looks at whole tensors runs on every worker, on whole tensors."""
+        self.flat = FlatModel(training.model, sliced.group_keys(self.optimizer, trained), exchange.workers)
+        self._weights = [exchange.weights(s.numel, s.key[1], device) for s in self.flat.sections]  # type: ignore[index]
+        self.flat.attach(self._weights, fill=exchange.rank == 0 or not exchange.shares_memory)
+        for flat in self._weights:
+            exchange.start_weights(flat)
+        self._parts = [s.part(exchange.workers, exchange.rank) for s in self.flat.sections]
+        self._partials = [exchange.partials(s.numel, s.key[1], device) for s in self.flat.sections]  # type: ignore[index]
+        buffers = self.flat.buffers
+        self._buffer_means = [exchange.weights(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
+        self._buffer_parts = [s.part(exchange.workers, exchange.rank) for s in buffers.sections]
+        self._buffer_partials = [exchange.partials(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
+        self._plans = [folding(node) for node in exchange.nodes]
+        spare = max(buffers for _, buffers in self._plans) - 1
+        # zeros: the gaps between tensors are added and squared with the rest, and must stay zero
+        self._scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._partials]
+        self._buffer_scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._buffer_partials]
+        self.members = [[self._index(p) for p in group["params"]] for group in self.optimizer.param_groups]
+        self.chunks: list[sliced.Chunk] = []
+        if not self.replicated:
+            groups = [s.key[0] for s in self.flat.sections]  # type: ignore[index]
+            self.chunks = sliced.slice_optimizer(self.optimizer, groups, self._weights, self._parts)
+        self.schedule = training.schedule(self.optimizer) if training.schedule else None
+
+    def step(self, number: int, lanes: Mapping[int, LaneBatch], forward: Forward) -> StepStats:
+        """Do one step on this worker's lanes; a lane that is not there has no samples in this step."""
+        clock = Clock()
+        table = torch.zeros(self.exchange.lanes, 2, dtype=torch.float64)
+        others = self._fold_lanes(number, lanes, forward, table, clock)
+        table, others = self._tell(table, others)
+        clock.lap("wait")
+        total, weight = (sum(column) for column in table.T.tolist())
+        reduced = self._reduce(weight)
+        clock.lap("reduce")
+        if self.training.clip is not None:
+            self._clip(reduced, self.training.clip)
+            clock.lap("reduce")
+        self._update(reduced)
+        clock.lap("optimizer")
+        self._finish(others, int((table[:, 1] > 0).sum()))
+        clock.lap("wait")
+        return StepStats(number, total / weight, weight, clock.seconds)
+
+    def _fold_lanes(
+        self, number: int, lanes: Mapping[int, LaneBatch], forward: Forward, table: Tensor, clock: Clock
+    ) -> Tensor:
+        """Step 1; returns the buffers that are not floats, as the first lane left them."""
+        others = self.flat.buffers.pack_others()
+        for position, node in enumerate(self.exchange.nodes):
+            grads = [[p[position], *more] for p, more in zip(self._partials, self._scratch, strict=True)]
+            means = [[p[position], *more] for p, more in zip(self._buffer_partials, self._buffer_scratch, strict=True)]
+            for lane, fold in zip(range(node.lo, node.hi), self._plans[position][0], strict=True):
+                self.flat.begin(fold, list(zip(*grads, strict=True)))
+                if lane in lanes:
+                    loss = forward(self.training.model, lanes[lane], number)
+                    clock.lap("forward")
+                    backward(loss.total)
+                    table[lane, 0], table[lane, 1] = loss.value, loss.weight
+                    if lane == 0:
+                        others = self.flat.buffers.pack_others()
+                    self.flat.end()
+                    self._fold_buffers(fold, means, self.flat.buffers.now)
+                else:
+                    self.flat.end()
+                    self._fold_buffers(fold, means, None)
+                for left, right in fold.merges:
+                    for buffers in (*grads, *means):
+                        buffers[left].add_(buffers[right])
+                clock.lap("backward")
+        return others
+
+    def _fold_buffers(self, fold: Fold, means: list[list[Tensor]], values: list[Tensor] | None) -> None:
+        for index, buffers in enumerate(means):
+            target = buffers[fold.buffer]
+            if fold.fresh:
+                target.zero_() if values is None else target.copy_(values[index])
+            else:
+                target.add_(0.0 if values is None else values[index])
+
+    def _tell(self, table: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Step 2: each lane's numbers come from its owner, the integer buffers from the owner of lane 0."""
+        mine = others if self.exchange.rank == 0 else torch.zeros_like(others)
+        both = self.exchange.everyone(torch.cat([table.flatten(), mine]).to(self.device)).cpu()
+        return both[: table.numel()].view_as(table), both[table.numel() :]
+
+    def _reduce(self, weight: float) -> list[Tensor]:
+        """Step 3: this worker's slices of the gradient."""
+        reduced = []
+        for partials, part in zip(self._partials, self._parts, strict=True):
+            found = self.exchange.reduced(partials, part)
+            reduced.append(found.div_(weight))
+        return reduced
+
+    def _clip(self, reduced: list[Tensor], limit: float) -> None:
+        """Scale the gradient so that its norm is at most `limit`; the norm is summed by blocks, see [Note: blocks]."""
+        count = sum(s.numel for s in self.flat.sections) // BLOCK
+        squares, place = torch.zeros(count, dtype=torch.float64), 0
+        for section, part, gradient in zip(self.flat.sections, self._parts, reduced, strict=True):
+            first = place + part.start // BLOCK
+            rows = gradient.view(-1, BLOCK)
+            squares[first : first + len(rows)] = torch.linalg.vector_norm(rows, dim=1).double().square().cpu()
+            place += section.numel // BLOCK
+        # fsum is exact, so the padding, whose length depends on the number of workers, changes nothing
+        norm = math.sqrt(math.fsum(self.exchange.everyone(squares.to(self.device)).tolist()))
+        if norm > limit:
+            for gradient in reduced:
+                gradient.mul_(limit / (norm + 1e-6))
+
+    def _update(self, reduced: list[Tensor]) -> None:
+        """Step 4."""
+        if self.replicated:
+            self._update_whole(reduced)
+        else:
+            for section, (part, gradient) in enumerate(zip(self._parts, reduced, strict=True)):
+                sliced.hand_over(self.chunks, section, part, gradient)
+            self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+
+    def _finish(self, others: Tensor, lanes: int) -> None:
+        """Step 5; the float buffers become the mean over the lanes that had samples."""
+        for partials, part, mean in zip(self._buffer_partials, self._buffer_parts, self._buffer_means, strict=True):
+            mean[part.start : part.stop] = self.exchange.reduced(partials, part).div_(lanes)
+        if not self.replicated:
+            for flat in self._weights:
+                self.exchange.share_weights(flat)
+        for mean in self._buffer_means:
+            self.exchange.share_weights(mean)
+        self.exchange.meet()
+        self.flat.buffers.finish(self._buffer_means, others)
+
+    def _update_whole(self, reduced: list[Tensor]) -> None:
+        """Update whole tensors: an optimizer with a norm per tensor cannot work on slices."""
+        flats = [self.exchange.whole(p, r) for p, r in zip(self._partials, reduced, strict=True)]
+        whole = [flat for flat in flats if flat is not None]
+        if not whole:
+            return
+        for parameter, gradient in zip(self.flat.parameters, self.flat.views(whole), strict=True):
+            parameter.grad = gradient
+        self.optimizer.step()
+        for parameter in self.flat.parameters:
+            parameter.grad = None
+
+    def _index(self, parameter: nn.Parameter) -> int:
+        return next(i for i, own in enumerate(self.flat.parameters) if own is parameter)

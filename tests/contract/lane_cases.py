@@ -1,0 +1,174 @@
+"""Small trainings that touch everything the bits could depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import TensorDataset
+
+from lockstep import Loss, Trainer, World
+from lockstep.strategies import processes
+
+LANES, GLOBAL_BATCH, SAMPLES, EPOCHS = 8, 32, 100, 2
+
+
+def net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Flatten(),
+        nn.Linear(6 * 16, 5),
+    )
+
+
+def data() -> TensorDataset:
+    generator = torch.Generator().manual_seed(11)
+    return TensorDataset(torch.randn(SAMPLES, 2, 4, 4, generator=generator), torch.arange(SAMPLES) % 5)
+
+
+def mean(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def weighted(model: nn.Module, batch: list[Tensor]) -> Loss:
+    """Samples count 1 to 5, as texts of different length do."""
+    weights = batch[1].float() + 1
+    return Loss((F.cross_entropy(model(batch[0]), batch[1], reduction="none") * weights).sum(), weights.sum())
+
+
+def in_bfloat16(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return mean(model, batch)
+
+
+def unused() -> nn.Module:
+    """A parameter that never gets a gradient, and one that is frozen."""
+    model = net()
+    model.register_parameter("spare", nn.Parameter(torch.ones(3)))
+    model.register_parameter("frozen", nn.Parameter(torch.ones(3), requires_grad=False))
+    return model
+
+
+def mixed() -> nn.Module:
+    """Two dtypes in one model."""
+
+    class Widen(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            return values.double()
+
+    return nn.Sequential(nn.Flatten(), nn.Linear(32, 8), Widen(), nn.Linear(8, 5, dtype=torch.float64))
+
+
+def grouped(parameters: Any) -> optim.Optimizer:
+    parameters = list(parameters)
+    decayed = [p for p in parameters if p.dim() > 1]
+    plain = [p for p in parameters if p.dim() <= 1]
+    return optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}], lr=0.01)
+
+
+def half_way(optimizer: optim.Optimizer) -> optim.lr_scheduler.LRScheduler:
+    return CosineAnnealingLR(optimizer, T_max=6)
+
+
+class NormScaled(optim.Optimizer):
+    """Looks at whole tensors: its step is divided by the norm of each gradient."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        state = self.state[p]
+                        state["seen"] = state.get("seen", torch.zeros_like(p)) + p.grad
+                        p.sub_(state["seen"] / (state["seen"].norm() + 1e-3), alpha=group["lr"])
+
+
+def sgd(**options: Any) -> Callable[[Any], optim.Optimizer]:
+    return partial(optim.SGD, lr=0.1, **options)
+
+
+def with_momentum(parameters: Any) -> optim.Optimizer:
+    return optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training."""
+
+    model: Callable[[], nn.Module] = net
+    loss: Callable[..., Any] = mean
+    optimizer: Callable[[Any], optim.Optimizer] = with_momentum
+    clip: float | None = None
+    schedule: Callable[[Any], Any] | None = None
+
+
+CASES = {
+    "sgd": Case(),
+    "nesterov": Case(optimizer=sgd(momentum=0.9, nesterov=True, weight_decay=1e-2)),
+    "adamw": Case(optimizer=partial(optim.AdamW, lr=0.01)),
+    "amsgrad": Case(optimizer=partial(optim.Adam, lr=0.01, amsgrad=True)),
+    "rmsprop": Case(optimizer=partial(optim.RMSprop, lr=0.001, centered=True, momentum=0.5)),
+    "adagrad": Case(optimizer=partial(optim.Adagrad, lr=0.01)),
+    "tokens": Case(loss=weighted, optimizer=partial(optim.AdamW, lr=0.01)),
+    "groups": Case(optimizer=grouped),
+    "clipped": Case(clip=0.05),
+    "clipped groups": Case(optimizer=grouped, clip=0.05, loss=weighted),
+    "schedule": Case(schedule=half_way, optimizer=partial(optim.AdamW, lr=0.01)),
+    "bfloat16": Case(loss=in_bfloat16),
+    "unused": Case(model=unused),
+    "two dtypes": Case(model=mixed, loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]).float()),
+    "whole tensors": Case(optimizer=partial(NormScaled, lr=0.01)),
+}
+
+
+def train(name: str, strategy: str, world: World, workers: int) -> tuple[str, list[float]]:
+    """Train a case to its end; return the digest and the losses."""
+    case = CASES[name]
+    trainer = Trainer(
+        world,
+        case.model,
+        case.optimizer,
+        case.loss,
+        strategy=strategy,
+        lanes=LANES,
+        workers=workers,
+        clip=case.clip,
+        schedule=case.schedule,
+    )
+    losses = [
+        trainer.step(batch).loss
+        for epoch in range(EPOCHS)
+        for batch in trainer.batches(data(), global_batch=GLOBAL_BATCH, epoch=epoch)
+    ]
+    return trainer.digest(), losses
+
+
+def train_here(rank: int, size: int, name: str, backend: str) -> tuple[str, list[float]]:
+    """Train as one rank of a group that exists."""
+    assert processes("ddp", size) == size
+    world = World(
+        rank=rank,
+        size=size,
+        local_rank=rank,
+        local_size=size,
+        node=0,
+        nodes=1,
+        host="here",
+        device="cpu",
+        threads=1,
+        backend=backend,
+        launcher="test",
+    )
+    return train(name, "ddp", world, size)

@@ -1,0 +1,66 @@
+"""One digest for a training, whatever strategy, transport and number of workers computed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+import torch
+
+from lockstep import Trainer, World
+from tests.contract.lane_cases import CASES, data, mean, net, sgd, train, train_here
+from tests.ranks import Ranks
+
+
+@cache
+def reference(name: str) -> tuple[str, tuple[float, ...]]:
+    """What `single` gives: all eight lanes on one worker."""
+    torch.set_num_threads(1)
+    digest, losses = train(name, "single", World.alone(threads=1), 1)
+    return digest, tuple(losses)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("shm", 2), ("shm", 3), ("shm", 4), ("shm", 8), ("gloo", 2), ("gloo", 3)],
+    ids=lambda p: f"{p[0]}-{p[1]}",
+)
+def group(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    backend, size = request.param
+    with Ranks(size, backend) as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_processes(name: str, group: Ranks) -> None:
+    digest, losses = reference(name)
+    for found in group.run(train_here, name, group.backend):
+        assert found == (digest, list(losses))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("name", CASES)
+def test_threads(name: str, workers: int) -> None:
+    digest, losses = reference(name)
+    assert train(name, "dp", World.alone(threads=1), workers) == (digest, list(losses))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_again(name: str) -> None:
+    digest, losses = reference(name)
+    assert train(name, "single", World.alone(threads=1), 1) == (digest, list(losses))
+
+
+def test_the_cases_differ() -> None:
+    """A digest that did not see the optimizer, the clipping or the schedule would prove nothing."""
+    assert len({reference(name)[0] for name in CASES}) == len(CASES)
+
+
+def test_another_seed_gives_other_bits() -> None:
+    digests = set()
+    for seed in (0, 1):
+        trainer = Trainer(World.alone(threads=1), net, sgd(), mean, lanes=8, seed=seed)
+        trainer.step(next(trainer.batches(data(), global_batch=32)))
+        digests.add(trainer.digest())
+    assert len(digests) == 2

@@ -1,0 +1,42 @@
+"""Flat layouts: every element has one place, and the places do not depend on the workers."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.lanes.layout import ALIGN, BLOCK, lay_out
+
+SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=1, max_size=12)
+
+
+@given(SHAPES, st.integers(1, 9), st.data())
+def test_every_element_has_one_place(shapes: list[tuple[int, ...]], workers: int, data: st.DataObject) -> None:
+    keys = data.draw(st.lists(st.sampled_from("ab"), min_size=len(shapes), max_size=len(shapes)))
+    sections = lay_out(shapes, keys, workers)
+    seen = []
+    for section in sections:
+        assert section.numel % (workers * BLOCK) == 0
+        end = 0
+        for slot in section.slots:
+            assert slot.start >= end
+            assert slot.start % ALIGN == 0
+            assert slot.stop - slot.start == math.prod(slot.shape)
+            assert keys[slot.index] == section.key
+            end = slot.stop
+            seen.append(slot.index)
+        assert end <= section.numel
+        parts = [section.part(workers, rank) for rank in range(workers)]
+        assert [parts[0].start, *(part.stop for part in parts)] == [
+            rank * section.numel // workers for rank in range(workers + 1)
+        ]
+        assert all(part.start % BLOCK == 0 for part in parts)
+    assert sorted(seen) == list(range(len(shapes)))
+
+
+@given(SHAPES)
+def test_places_do_not_depend_on_the_workers(shapes: list[tuple[int, ...]]) -> None:
+    keys = ["a"] * len(shapes)
+    assert len({lay_out(shapes, keys, workers)[0].slots for workers in (1, 2, 3, 8)}) == 1
