@@ -18,7 +18,7 @@ RECIPES = Path(__file__).parent / "recipes"
 TINY = str(RECIPES / "tiny.py")
 BIN = Path(sys.executable).parent
 LOCKSTEP = str(BIN / "lockstep")
-SECONDS = 100
+SECONDS = 180
 LAUNCHER_PREFIXES = ("SLURM", "OMPI_", "PMI", "MPI_", "TORCHELASTIC", "LOCKSTEP_")
 LAUNCHER_NAMES = (
     "RANK",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["mpich", "openmpi", "slurm"]
 
 LEFTOVER_SECONDS = 10.0
+SEGMENTS = ("lockstep", "torch_", "psm_")  # ours, torch's and Python's; other programs may come and go
 DAEMONS = ("munged", "slurm")  # kept for the whole session, and ended with it
 
 
@@ -47,5 +48,5 @@ def _traces() -> set[str]:
             if child.name().startswith(DAEMONS):
                 continue
             found.add(f"process {child.pid} {' '.join(child.cmdline())[:80]}")
-    found |= {f"segment {path.name}" for path in Path("/dev/shm").glob("*")}
+    found |= {f"segment {path.name}" for path in Path("/dev/shm").glob("*") if path.name.startswith(SEGMENTS)}
     return found

@@ -81,7 +81,9 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
 @app.command()
 def run(
     recipe: RecipeArgument = "cifar100",
-    strategy: Annotated[str | None, typer.Option(help="single or torch-ddp.", show_default="by workers")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="single, dp, ddp or torch-ddp.", show_default="by workers")
+    ] = None,
     workers: Workers = None,
     launcher: LauncherOption = None,
     lanes: Lanes = None,
@@ -118,7 +120,7 @@ def run(
         raise BadInput(f"--workers {workers}, but {place.launcher} started {place.size}: leave --workers out")
     spec = _spec(
         recipe=_reference(recipe),
-        strategy=strategy or ("single" if count == 1 else "torch-ddp"),
+        strategy=strategy or ("single" if count == 1 else "ddp"),
         workers=count,
         launcher=place.launcher if place else launcher or ("inline" if count == 1 else "spawn"),
         lanes=lanes,
@@ -141,7 +143,7 @@ def run(
 @app.command()
 def compare(
     recipe: RecipeArgument = "cifar100",
-    strategies: Annotated[str, typer.Option(help="Which, separated by commas.")] = "single,torch-ddp",
+    strategies: Annotated[str, typer.Option(help="Which, separated by commas.")] = "single,dp,ddp,torch-ddp",
     workers: Workers = None,
     launcher: LauncherOption = None,
     lanes: Lanes = None,
@@ -222,6 +224,14 @@ def start(repeats: Repeats = 5, json: Json = False) -> None:
         typer.echo(jsonlib.dumps([{**vars(figure), "ratio": figure.ratio} for figure in found], indent=1))
     else:
         console().print(figures(f"start-up, {repeats} repeats each", found))
+
+
+@bench.command()
+def collectives(repeats: Repeats = 20, json: Json = False) -> None:
+    """Time all_reduce on gloo, on shm, and in place in shared memory, beside a plain copy of the bytes."""
+    from lockstep.bench.collectives import main as measure
+
+    measure(json=json, repeats=repeats)
 
 
 @app.command()

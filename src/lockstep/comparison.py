@@ -35,6 +35,8 @@ def ways(spec: RunSpec, strategies: Sequence[str], cpus: int) -> list[Way]:
         check_name(name)
     if len(set(strategies)) != len(strategies):
         raise BadInput(f"--strategies {','.join(strategies)}: each at most once")
+    if spec.workers < 1:
+        raise BadInput(f"workers={spec.workers}: at least 1 is needed")
     threads = spec.threads or max(1, cpus // spec.workers)
     rows = [
         Way(name, replace(spec, strategy=name, workers=workers_of(name, spec.workers), threads=threads))
