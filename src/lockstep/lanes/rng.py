@@ -5,9 +5,14 @@ import torch
 from lockstep.seeding import derive
 
 
+def lane_seed(seed: int, step: int, lane: int) -> int:
+    """Return the seed of a lane's own stream."""
+    return derive("lane", seed, step, lane)
+
+
 def seed_lane(seed: int, step: int, lane: int, device: str) -> None:
     """Set the default generator to the start of this lane's own stream (dropout draws from it)."""
-    value = derive("lane", seed, step, lane)
+    value = lane_seed(seed, step, lane)
     if device == "cpu":
         torch.default_generator.manual_seed(value)
     else:

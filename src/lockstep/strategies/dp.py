@@ -16,7 +16,7 @@ from lockstep.comm.exact import InProcess
 from lockstep.data.loader import LaneBatch
 from lockstep.errors import BadInput
 from lockstep.lanes.own_generator import OwnGenerator
-from lockstep.seeding import derive
+from lockstep.lanes.rng import lane_seed
 from lockstep.strategies.base import LaneLoss, StepStats, Strategy, Training
 from lockstep.strategies.exact import ExactWorker
 from lockstep.strategies.plain_state import named_state, optimizer_state, optimizer_state_dict
@@ -74,7 +74,7 @@ class DP(Strategy):
     def _forward(self, rank: int) -> Callable[[nn.Module, LaneBatch, int], LaneLoss]:
         def forward(model: nn.Module, lane: LaneBatch, step: int) -> LaneLoss:
             generator = self._generators[rank]
-            generator.manual_seed(derive("lane", self.training.seed, step, lane.lane))
+            generator.manual_seed(lane_seed(self.training.seed, step, lane.lane))
             with OwnGenerator(generator):
                 return self.checked_loss(model, lane, step)
 
