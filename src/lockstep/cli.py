@@ -234,6 +234,14 @@ def collectives(repeats: Repeats = 20, json: Json = False) -> None:
     measure(json=json, repeats=repeats)
 
 
+@bench.command()
+def ddp(repeats: Repeats = 20, json: Json = False) -> None:
+    """Time a training step without communication, with torch DDP, and with ours; and take the memory."""
+    from lockstep.bench.ddp import main as measure
+
+    measure(json=json, repeats=repeats)
+
+
 @app.command()
 def doctor(json: Json = False) -> None:
     """Show what would be used here, and which variables made it so, before any collective runs."""

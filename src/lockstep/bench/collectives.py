@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json as jsonlib
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lockstep.errors import RunFailed
+from lockstep.bench.ranks import run_ranks
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +18,6 @@ SIZES: Final = (256, 4 * KIB, 64 * KIB, MIB, 25 * MIB, 64 * MIB)
 WORKERS: Final = (2, 4)
 WAYS: Final = ("gloo", "shm", "shm in place", "copy limit")
 DDP: Final = ("torch DDP on gloo", "torch DDP on shm")
-RANK_SECONDS: Final = 900
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,27 +61,9 @@ def run(workers: list[int], sizes: list[int], repeats: int) -> list[Row]:
 
 
 def _run_ranks(workers: int, sizes: list[int], repeats: int) -> list[Row]:
-    plan = {"sizes": sizes, "repeats": repeats, "workers": workers}
-    # The opponent's best: its own device on loopback. One thread a rank, as torchrun sets it.
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = []
-        try:
-            for rank in range(workers):
-                arguments = jsonlib.dumps({**plan, "rank": rank, "folder": folder})
-                command = [sys.executable, "-m", "lockstep.bench.collectives_rank", arguments]
-                ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
-            text, _ = ranks[0].communicate(timeout=RANK_SECONDS)
-            for rank, process in enumerate(ranks):
-                if process.wait(timeout=60) != 0:
-                    raise RunFailed(f"rank {rank} of {workers} failed with exit code {process.returncode}; see above")
-        finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
-                if process.stdout is not None:
-                    process.stdout.close()
-    return [_row(workers, entry) for entry in jsonlib.loads(text)]
+    plan = {"sizes": sizes, "repeats": repeats}
+    found = run_ranks("lockstep.bench.collectives_rank", workers, plan)
+    return [_row(workers, entry) for entry in found]
 
 
 def _row(workers: int, entry: dict[str, Any]) -> Row:

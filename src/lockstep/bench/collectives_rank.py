@@ -18,11 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 import lockstep  # noqa: F401 - registers shm
 from lockstep.bench.collectives import DDP, WAYS
 from lockstep.comm.arena import Arena
+from lockstep.recipes.mlp import CLASSES, FEATURES, make_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BATCH, FEATURES, HIDDEN, CLASSES = 32, 256, 1712, 100
+BATCH = 32
 
 
 class Samples:
@@ -69,8 +70,7 @@ def _all_reduce(size: int, gloo: Any, shm: Any, arena: Arena) -> dict[str, Calla
 def _ddp_step(group: Any) -> tuple[int, Callable[[], object]]:
     """Return the bytes of all gradients, and a training step of stock DDP at its best setting."""
     torch.manual_seed(0)
-    layers = [nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Dropout(0.1)]
-    net = nn.Sequential(*layers, nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+    net = make_model()
     model = DistributedDataParallel(net, process_group=group, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     x, y = torch.randn(BATCH, FEATURES), torch.randint(CLASSES, (BATCH,))

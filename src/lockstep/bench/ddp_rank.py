@@ -1,0 +1,120 @@
+"""One rank of `lockstep bench ddp`: all ways in one process, so that each repeat sees the same machine."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import torch
+import torch._dynamo  # torch.optim imports it at the first step: it belongs to the baseline, not to a way
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+import lockstep
+from lockstep.data.loader import Batch, LaneBatch
+from lockstep.recipe import Recipe, load
+from lockstep.train.loop import gather
+
+STEPS_PER_SAMPLE, MEMORY_STEPS = 2, 4
+Step = Callable[[], object]
+
+
+def small_tensors() -> Recipe:
+    """Return a model of 500 small tensors: what costs there is the handling of each."""
+
+    def model() -> nn.Module:
+        return nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(250)))
+
+    def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(torch.randn(64, 32, generator=generator), torch.randn(64, 32, generator=generator))
+    return Recipe(
+        model=model, data=data, loss=loss, optimizer=lambda ps: torch.optim.AdamW(ps, lr=1e-3), global_batch=64
+    )
+
+
+def make_step(way: str, recipe: Recipe, world: lockstep.World, groups: dict[str, Any]) -> Step:
+    """Return a training step on this rank's share of one global batch."""
+    share = recipe.global_batch // world.size
+    dataset = recipe.dataset()
+    own = [tensor[world.rank * share : (world.rank + 1) * share] for tensor in dataset.tensors]
+    if way == "lockstep ddp":
+        trainer = lockstep.Trainer(world, recipe.model, recipe.optimizer, recipe.loss, strategy="ddp")
+        batch = Batch(0, 0, recipe.global_batch, (LaneBatch(world.rank, share, own),))
+        return lambda: trainer.step(batch)
+    torch.manual_seed(0)
+    model: nn.Module = recipe.model()
+    if way != "no communication":
+        group = groups[way.rpartition(" ")[2]]
+        model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
+    optimizer = recipe.optimizer(model.parameters())
+
+    def step() -> None:
+        loss = recipe.loss(model, own)
+        assert isinstance(loss, Tensor)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def time_steps(steps: dict[str, Step], repeats: int) -> dict[str, list[float]]:
+    """Time each way in turn; the first steps of each warm it up (torch DDP rebuilds its buckets then)."""
+    for step in steps.values():
+        for _ in range(3):
+            step()
+    found: dict[str, list[float]] = {way: [] for way in steps}
+    for _ in range(repeats):
+        for way, step in steps.items():
+            dist.barrier()
+            times = []
+            for _ in range(STEPS_PER_SAMPLE):
+                began = time.perf_counter()
+                step()
+                times.append(time.perf_counter() - began)
+            found[way].append(statistics.mean(times))
+    return found
+
+
+def main() -> None:
+    """Measure, and print the slowest rank's seconds of every sample, or the memory of all ranks, on rank 0."""
+    plan = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    before = psutil.Process().memory_full_info().pss
+    rank, workers = plan["rank"], plan["workers"]
+    store = f"file://{plan['folder']}/store"
+    dist.init_process_group("shm", init_method=store, rank=rank, world_size=workers, timeout=timedelta(seconds=300))
+    groups = {"shm": dist.group.WORLD, "gloo": dist.new_group(list(range(workers)), backend="gloo")}
+    here = {"local_rank": rank, "local_size": workers, "node": 0, "nodes": 1, "host": "here", "device": "cpu"}
+    world = lockstep.World(rank=rank, size=workers, threads=1, backend="shm", launcher="bench", **here)
+    recipe = small_tensors() if plan["model"].startswith("500") else load(plan["model"])
+    steps = {way: make_step(way, recipe, world, groups) for way in plan["ways"]}
+    if plan.get("memory"):
+        for _ in range(MEMORY_STEPS):
+            steps[plan["ways"][0]]()
+        dist.barrier()
+        rows = gather(world, [float(psutil.Process().memory_full_info().pss - before)])
+        result: dict[str, Any] = {"memory": sum(row[0] for row in rows)}
+    else:
+        seconds = time_steps(steps, plan["repeats"])
+        slowest = {way: zip(*gather(world, times), strict=True) for way, times in seconds.items()}
+        result = {"seconds": {way: [max(ranks) for ranks in rows] for way, rows in slowest.items()}}
+    if rank == 0:
+        sys.stdout.write(json.dumps(result))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
