@@ -16,12 +16,13 @@ def test_side_by_side(tmp_path: Path) -> None:
     done = lockstep("compare", TINY, "--repeats", "2", "--json", "--out", "out", cwd=tmp_path)
     assert done.code == 0, done.text
     rows = {row["name"]: row for row in json.loads(done.out)["rows"]}
-    assert {"single", "torch-ddp"} <= set(rows)
+    assert {"single", "dp", "ddp", "torch-ddp"} <= set(rows)
+    assert rows["single"]["digest"] == rows["dp"]["digest"] == rows["ddp"]["digest"]
     for row in rows.values():
         assert row["repeats"] == 2
         assert row["digest"], "a repeated run must give the same bits"
         assert row["seconds_spread"][0] <= row["seconds"] <= row["seconds_spread"][1]
-        assert len(row["peak_memory"]) == row["workers"]
+        assert len(row["peak_memory"]) == (1 if row["name"].startswith(("single", "dp")) else row["workers"])
         assert row["memory_measure"] == "peak RSS"
         assert 0.0 <= row["metrics"]["accuracy"] <= 1.0
     assert rows["single"]["speed_up"] == 1.0
