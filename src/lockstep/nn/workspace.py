@@ -27,10 +27,11 @@ class Workspace:
         dtype, device = like
         self.key = (channels, dtype, device, rows)
         words = HEADER + 2 * channels
-        self.whole = torch.zeros(rows.size, words, dtype=dtype, device=device)
-        self.parts = list(self.whole.unbind())
+        self.whole = torch.zeros(rows.size * words, dtype=dtype, device=device)
+        table = self.whole.view(rows.size, words)
+        self.parts = list(table.unbind())
         self.row = self.parts[rows.rank] if rows.in_place else torch.zeros_like(self.parts[0])
-        self.count, self.counts = _integers(self.row), _integers(self.whole)
+        self.count, self.counts = _integers(self.row.view(1, -1)), _integers(table)
         own = self._vectors(self.row)
         self.own = own[0], own[1]
         self.pairs = [self._vectors(part) for part in self.parts]
@@ -47,7 +48,7 @@ class Workspace:
 
 def _integers(rows: Tensor) -> Any:
     """Return the count of each row, to be assigned and listed; an array on the CPU, where it is ten times faster."""
-    column = rows.view(torch.int64)[..., :1].flatten() if rows.dim() == 1 else rows.view(torch.int64)[:, 0]
+    column = rows.view(torch.int64)[:, 0]
     return column.numpy() if column.is_cpu else column
 
 
