@@ -135,27 +135,28 @@ def input_gradient(
     """Return the gradient of the input: scale * (grad - mean of grad - normalised x * mean of grad * normalised x).
 
     `sums` are those of `gradient_sums` over all samples, `room` is three vectors of scratch; all are overwritten.
-    With scale = weight / deviation and c = -scale / samples, both layouts take two passes:
+    With scale = weight / deviation and share = -scale / samples it is formed in the memory of the result as
 
-        channels innermost    grad * scale + [c * sums[0] - slope * mean]  then  + x * slope,
-                              where slope = c * sums[1] / deviation
-        by planes             normalised x * [c * sums[1]] + [c * sums[0]]  then  + grad * scale
+        1 x - mean       first, or large means would cancel only after they were rounded
+        2 * slope + offset     where slope = share * sums[1] / deviation, offset = share * sums[0]
+        3 + grad * scale
     """
     scale, share, slope = room
     torch.add(merged.variance, merged.eps, out=scale).rsqrt_()
-    planes = by_planes(x)
-    if not planes:
-        torch.mul(scale, sums[1], out=slope)
+    torch.mul(scale, sums[1], out=slope)
     if weight is not None:
         scale.mul_(weight)
     torch.mul(scale, -1.0 / merged.samples, out=share)
-    if planes:
-        offset, slope = sums.mul_(share).unbind()
-        result = normalise(x, slope, offset, merged)
-        return result.addcmul_(grad, broadcast(scale, x))
     slope.mul_(share)
-    offset = share.mul_(sums[0]).addcmul_(slope, merged.mean, value=-1.0)
-    result = torch.addcmul(broadcast(offset, x), grad, broadcast(scale, x)).addcmul_(x, broadcast(slope, x))
+    offset = share.mul_(sums[0])
+    if by_planes(x):
+        one, zero = sums[0].fill_(1.0), sums[1].zero_()
+        result: Tensor = _normalise(x, None, None, merged.mean, one, False, 0.0, 0.0)[0]  # 1
+        normalise_in_place(result, slope, offset, zero, Merged(zero, one, 0.0, 0))  # 2
+    else:
+        result = torch.sub(x, broadcast(merged.mean, x))  # 1
+        torch.addcmul(broadcast(offset, x), result, broadcast(slope, x), out=result)  # 2
+    result.addcmul_(grad, broadcast(scale, x))  # 3
     # Beside half precision the vectors made the result single, at the price of a temporary of that size.
     return result if result.dtype == x.dtype else result.to(x.dtype)
 

@@ -199,9 +199,9 @@ class _Normalise(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.merged = None
         samples = run.merge(counts, space.means, space.variances, (space.mean, space.variance, delta))  # 3
-        if samples < 2:
-            if samples == 0 and own == 0:
-                return torch.empty_like(x)
+        if samples == 0:  # all ranks are empty, or run fillers whose output nobody uses
+            return run.normalise(x, None, None, run.Merged(space.zero, space.one, layer.eps, 0))
+        if samples == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
         layer.track(space.mean, space.variance, samples)
         merged = run.Merged(space.mean, space.variance, layer.eps, samples)
@@ -221,7 +221,8 @@ class _Normalise(torch.autograd.Function):
             )
         x, weight = ctx.saved_tensors
         if ctx.merged is None:
-            return torch.zeros_like(x), None, None, None, None
+            nothing = torch.zeros_like(weight) if weight is not None else None  # nobody had samples
+            return torch.zeros_like(x), nothing, nothing, None, None
         space, rows, merged = ctx.lease.space, ctx.rows, ctx.merged
         counted = x.numel() > 0 and not ctx.silent
         of_input, of_weight, of_bias = ctx.needs_input_grad[:3]
