@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lockstep.errors import BadInput
 from lockstep.nn import batchnorm_math as run
 from lockstep.nn.convert import convert, revert
-from lockstep.nn.rows import Rows, rows_of
+from lockstep.nn.rows import Rows
 from lockstep.nn.workspace import EVALUATING, Lease, Workspace
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class SyncBatchNorm(_BatchNorm):
             return super().forward(input)
         rows = self._rows
         if rows is None or rows.group is not group:
-            rows = self._rows = rows_of(group)
+            rows = self._rows = Rows(group)
         self._check_input_dim(input)
         if not self.training:
             if not self._agreed and torch.is_grad_enabled():
@@ -130,7 +130,6 @@ class SyncBatchNorm(_BatchNorm):
         timer.daemon = True
         timer.start()
         try:
-            rows.post(space.parts)
             space.count[0] = EVALUATING
             rows.exchange(space.row, space.whole)
         finally:
@@ -181,7 +180,6 @@ class _Normalise(torch.autograd.Function):
     ) -> Tensor:
         lease = layer.borrow(x, rows)
         space = lease.space
-        rows.post(space.parts)
         own = x.numel() // layer.num_features
         planes = own > 0 and run.by_planes(x)
         shift, delta = space.scratch[:2]
@@ -227,8 +225,6 @@ class _Normalise(torch.autograd.Function):
         counted = x.numel() > 0 and not ctx.silent
         of_input, of_weight, of_bias = ctx.needs_input_grad[:3]
         scale = _as(weight, space.mean)
-        if of_input:
-            rows.post(space.parts)
         if counted:  # 5
             plain, with_x = run.gradient_sums(grad, x, scale, merged)
         else:

@@ -29,12 +29,11 @@ class Workspace:
         words = HEADER + 2 * channels
         self.whole = torch.zeros(rows.size * words, dtype=dtype, device=device)
         table = self.whole.view(rows.size, words)
-        self.parts = list(table.unbind())
-        self.row = self.parts[rows.rank] if rows.in_place else torch.zeros_like(self.parts[0])
+        self.row = torch.zeros(words, dtype=dtype, device=device)
         self.count, self.counts = _integers(self.row.view(1, -1)), _integers(table)
         own = self._vectors(self.row)
         self.own = own[0], own[1]
-        self.pairs = [self._vectors(part) for part in self.parts]
+        self.pairs = [self._vectors(part) for part in table.unbind()]
         self.means = [pair[0] for pair in self.pairs]
         self.variances = [pair[1] for pair in self.pairs]
         vectors = torch.zeros(5, channels, dtype=dtype, device=device)
