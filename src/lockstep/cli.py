@@ -233,7 +233,7 @@ def start(repeats: Repeats = 5, json: Json = False) -> None:
 
 @bench.command()
 def syncbn(
-    runs: Annotated[int, typer.Option(min=40, help="Steps timed for each cell; a tenth for images.")] = 2000,
+    runs: Annotated[int, typer.Option(min=40, help="Steps timed for each cell; a tenth for images.")] = 1000,
     json: Json = False,
 ) -> None:
     """Time and memory of SyncBatchNorm on 2 workers, beside a version by hand and local BatchNorm."""

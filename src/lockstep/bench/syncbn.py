@@ -150,13 +150,18 @@ def as_json(shapes: Sequence[Shape]) -> dict[str, Any]:
 def tables(shapes: Sequence[Shape]) -> list[Table]:
     """Return the times, the needs and the goals as tables."""
     columns = list(dict.fromkeys((cell.who, cell.backend) for shape in shapes for cell in shape.cells))
-    times = _table("microseconds of forward and backward: median (quartiles)", ["input", "runs"], columns)
-    needs = _table("bytes held at most / exchanges / bytes sent", ["input", "two activations"], columns)
+    ways = list(dict.fromkeys(who for who, _ in columns))
+    meeting = [who for who in ways if who != "local"]
+    times = _table("forward and backward, microseconds: median (quartiles)", ["input", "runs"], columns)
+    needs = _table("what a step holds at most, in bytes, and what a rank sends", ["input", "two activations"], ways)
+    for who in meeting:
+        needs.add_column(f"{who}: exchanges, bytes sent", justify="right")
     for shape in shapes:
         name = " x ".join(map(str, shape.shape))
-        cells = [shape.cell(*column) for column in columns]
-        times.add_row(name, str(shape.runs), *(_time(cell) for cell in cells))
-        needs.add_row(name, f"{2 * shape.activation:,}", *(_need(cell) for cell in cells))
+        times.add_row(name, str(shape.runs), *(_time(shape.cell(*column)) for column in columns))
+        most = [max((cell for cell in shape.cells if cell.who == who), key=lambda cell: cell.bytes) for who in ways]
+        sent = [f"{cell.collectives}, {cell.sent:,}" for cell in most if cell.who in meeting]
+        needs.add_row(name, f"{2 * shape.activation:,}", *(f"{cell.bytes:,}" for cell in most), *sent)
     asked = Table(title="ratios over the shapes", title_justify="left", title_style="bold")
     asked.add_column("what")
     for heading in ("best", "worst", "goal"):
@@ -166,10 +171,10 @@ def tables(shapes: Sequence[Shape]) -> list[Table]:
     return [times, needs, asked]
 
 
-def _table(title: str, first: list[str], columns: list[tuple[str, str]]) -> Table:
+def _table(title: str, first: list[str], columns: Sequence[str | tuple[str, str]]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column(first[0])
-    for heading in [*first[1:], *(f"{who}, {backend}" for who, backend in columns)]:
+    for heading in [*first[1:], *(way if isinstance(way, str) else ", ".join(way) for way in columns)]:
         table.add_column(heading, justify="right")
     return table
 
@@ -178,8 +183,4 @@ def _time(cell: Cell | None) -> str:
     if cell is None:
         return ""
     low, high = cell.quartiles
-    return f"{cell.seconds * 1e6:.0f} ({low * 1e6:.0f} to {high * 1e6:.0f})"
-
-
-def _need(cell: Cell | None) -> str:
-    return "" if cell is None else f"{cell.bytes:,} / {cell.collectives} / {cell.sent:,}"
+    return f"{cell.seconds * 1e6:.0f} ({low * 1e6:.0f}-{high * 1e6:.0f})"
