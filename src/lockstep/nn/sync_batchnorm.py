@@ -99,7 +99,7 @@ class SyncBatchNorm(_BatchNorm):
                 return Lease(space, self._pool)
         return Lease(Workspace(self.num_features, key[1:3], rows), self._pool)
 
-    def track(self, mean: Tensor, variance: Tensor, samples: int) -> None:
+    def track(self, mean: Tensor, variance: Tensor) -> None:
         """Update the running statistics as BatchNorm does: with the variance of a sample, not of a population."""
         running_mean, running_var, batches = self.running_mean, self.running_var, self.num_batches_tracked
         if running_mean is None or running_var is None or batches is None:
@@ -108,8 +108,7 @@ class SyncBatchNorm(_BatchNorm):
         factor = 1.0 / float(batches) if self.momentum is None else self.momentum
         if running_mean.dtype != mean.dtype:
             mean, variance = mean.to(running_mean.dtype), variance.to(running_var.dtype)
-        running_mean.lerp_(mean, factor)
-        running_var.mul_(1.0 - factor).add_(variance, alpha=factor * samples / (samples - 1))
+        torch._foreach_lerp_((running_mean, running_var), (mean, variance), factor)
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 - BatchNorm's name
         if input.dim() < 2:
@@ -131,7 +130,7 @@ class SyncBatchNorm(_BatchNorm):
         timer.start()
         try:
             space.count[0] = EVALUATING
-            rows.exchange(space.row, space.whole)
+            rows.exchange(space.row_, space.whole_)
         finally:
             timer.cancel()
         self.check_modes(space.counts.tolist(), rows)
@@ -179,37 +178,40 @@ class _Normalise(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: SyncBatchNorm, rows: Rows
     ) -> Tensor:
         lease = layer.borrow(x, rows)
-        space = lease.space
+        space, xp = lease.space, lease.space.xp
         own = x.numel() // layer.num_features
-        planes = own > 0 and run.by_planes(x)
-        shift, delta = space.scratch[:2]
-        output = run.centre(x, shift, space.one) if planes else None
+        shift, left = space.unit.zero, space.scratch_[0]
+        centred = None
+        if own and run.by_planes(x):
+            shift = torch.empty_like(left)
+            centred = run.centre(x, shift, space.unit)
         if own and not layer.silent:  # 1
-            if output is not None:
-                run.centred_statistics(output, shift, space.zero, space.one, space.own)
+            if centred is not None:
+                run.centred_statistics(xp, centred, run.vector_of(shift), space.unit, space.own)
             else:
-                run.statistics(x, space.own)
+                run.statistics(x, left, space.own)
         space.count[0] = 0 if layer.silent else own
-        rows.exchange(space.row, space.whole)  # 2
+        rows.exchange(space.row_, space.whole_)  # 2
         counts = space.counts.tolist()
         if EVALUATING in counts:
             layer.check_modes(counts, rows)
         ctx.save_for_backward(x, weight)
         ctx.merged = None
-        samples = run.merge(counts, space.means, space.variances, (space.mean, space.variance, delta))  # 3
+        samples = run.merge(xp, counts, space.pairs, space.merged, space.scratch_pairs)  # 3
         if samples == 0:  # all ranks are empty, or run fillers whose output nobody uses
-            return run.normalise(x, None, None, run.Merged(space.zero, space.one, layer.eps, 0))
+            return run.normalise(x, None, None, run.Merged(*space.unit, layer.eps, 0))
         if samples == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
-        layer.track(space.mean, space.variance, samples)
-        merged = run.Merged(space.mean, space.variance, layer.eps, samples)
+        merged = run.Merged(space.mean_, space.variance_, layer.eps, samples)
+        xp.multiply(space.merged[1], samples / (samples - 1), out=space.scratch[0])
+        layer.track(merged.mean, space.scratch_[0])
         ctx.lease, ctx.rows, ctx.merged, ctx.silent = lease, rows, merged, layer.silent
         if own == 0:
             return torch.empty_like(x)
-        weight, bias = _as(weight, space.mean), _as(bias, space.mean)
-        if output is None:
+        weight, bias = _as(weight, merged.mean), _as(bias, merged.mean)
+        if centred is None:
             return run.normalise(x, weight, bias, merged)  # 4
-        return run.normalise_in_place(output, weight, bias, torch.sub(space.mean, shift, out=delta), merged)
+        return run.normalise_in_place(centred, weight, bias, torch.sub(merged.mean, shift, out=left), merged)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -221,22 +223,23 @@ class _Normalise(torch.autograd.Function):
         if ctx.merged is None:
             nothing = torch.zeros_like(weight) if weight is not None else None  # nobody had samples
             return torch.zeros_like(x), nothing, nothing, None, None
-        space, rows, merged = ctx.lease.space, ctx.rows, ctx.merged
+        space, merged = ctx.lease.space, ctx.merged
         counted = x.numel() > 0 and not ctx.silent
         of_input, of_weight, of_bias = ctx.needs_input_grad[:3]
-        scale = _as(weight, space.mean)
+        scale = _as(weight, merged.mean)
         if counted:  # 5
             plain, with_x = run.gradient_sums(grad, x, scale, merged)
         else:
-            plain, with_x = torch.zeros_like(space.mean), torch.zeros_like(space.mean)
+            plain, with_x = torch.zeros_like(merged.mean), torch.zeros_like(merged.mean)
         grad_input = None
         if of_input:
-            space.own[0].copy_(plain)
-            space.own[1].copy_(with_x)
-            rows.exchange(space.row, space.whole)  # 6
-            sums = run.add_up(space.pairs)  # 7
+            space.own[0][:] = run.vector_of(plain)
+            space.own[1][:] = run.vector_of(with_x)
+            ctx.rows.exchange(space.row_, space.whole_)  # 6
+            sums = run.add_up(space.xp, space.pairs)  # 7
             if counted:
-                grad_input = run.input_gradient(grad, x, scale, merged, sums, space.scratch)
+                run.coefficients(space.xp, scale, merged, sums, space.scratch[:3])
+                grad_input = run.input_gradient(grad, x, merged.mean, space.scratch_[:3], space.unit)
             else:
                 grad_input = torch.zeros_like(x)
         return (

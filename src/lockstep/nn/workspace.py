@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from lockstep.nn.batchnorm_math import Unit, vector_of
 
+if TYPE_CHECKING:
     from lockstep.nn.rows import Rows
 
 HEADER = 2
@@ -18,7 +19,7 @@ EVALUATING = -1
 
 
 class Workspace:
-    """Vectors of one layer, with their views made once.
+    """Vectors of one layer, with their views made once; a name with `_` is a tensor, see [Note: arrays].
 
     A row, of which each rank has one:    | count | mean or sum of grad | variance or sum of grad * normalised x |
     """
@@ -26,29 +27,21 @@ class Workspace:
     def __init__(self, channels: int, like: tuple[torch.dtype, torch.device], rows: Rows) -> None:
         dtype, device = like
         self.key = (channels, dtype, device, rows)
+        self.xp: Any = numpy if device.type == "cpu" else torch
         words = HEADER + 2 * channels
-        self.whole = torch.zeros(rows.size * words, dtype=dtype, device=device)
-        table = self.whole.view(rows.size, words)
-        self.row = torch.zeros(words, dtype=dtype, device=device)
-        self.count, self.counts = _integers(self.row.view(1, -1)), _integers(table)
-        own = self._vectors(self.row)
-        self.own = own[0], own[1]
-        self.pairs = [self._vectors(part) for part in table.unbind()]
-        self.means = [pair[0] for pair in self.pairs]
-        self.variances = [pair[1] for pair in self.pairs]
-        vectors = torch.zeros(5, channels, dtype=dtype, device=device)
-        self.mean, self.variance, *self.scratch = vectors.unbind()
-        self.zero, self.one = vectors.new_zeros(channels), vectors.new_ones(channels)
-
-    @staticmethod
-    def _vectors(row: Tensor) -> Tensor:
-        return row[HEADER:].view(2, -1)
-
-
-def _integers(rows: Tensor) -> Any:
-    """Return the count of each row, to be assigned and listed; an array on the CPU, where it is ten times faster."""
-    column = rows.view(torch.int64)[:, 0]
-    return column.numpy() if column.is_cpu else column
+        self.row_ = torch.zeros(words, dtype=dtype, device=device)
+        self.whole_ = self.row_.new_zeros(rows.size * words)
+        table = self.whole_.view(rows.size, words)
+        self.count = vector_of(self.row_.view(torch.int64)[:1])
+        self.counts = vector_of(table.view(torch.int64)[:, 0])
+        self.own = vector_of(self.row_[HEADER:].view(2, channels))
+        self.pairs = [vector_of(row[HEADER:].view(2, channels)) for row in table]
+        merged = self.row_.new_zeros(2, channels)
+        self.merged, (self.mean_, self.variance_) = vector_of(merged), merged
+        scratch = self.row_.new_zeros(4, channels)
+        self.scratch, self.scratch_ = list(vector_of(scratch)), list(scratch)
+        self.scratch_pairs = vector_of(scratch)[:2], vector_of(scratch)[2:]
+        self.unit = Unit(self.row_.new_zeros(channels), self.row_.new_ones(channels))
 
 
 class Lease:

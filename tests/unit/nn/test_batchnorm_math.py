@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -21,13 +22,18 @@ def parts_of(counts: list[int], channels: int, seed: int, offset: float = 0.0) -
 
 
 def merged(parts: list[Tensor]) -> tuple[int, Tensor, Tensor]:
+    """Merge by NumPy and by torch, which must agree."""
     channels = parts[0].shape[1]
-    means, variances = zip(
-        *(part.new_full((2, channels), torch.nan) if not len(part) else _statistics(part) for part in parts),
-        strict=True,
-    )
-    mean, variance, scratch = torch.empty(3, channels, dtype=torch.float64)
-    return run.merge([len(part) for part in parts], means, variances, (mean, variance, scratch)), mean, variance
+    pairs = [_statistics(part) if len(part) else part.new_full((2, channels), torch.nan) for part in parts]
+    counts = [len(part) for part in parts]
+    out, scratch, other = torch.empty(3, 2, channels, dtype=torch.float64)
+    arrays = [run.vector_of(pair) for pair in pairs]
+    total = run.merge(numpy, counts, arrays, run.vector_of(out), (run.vector_of(scratch), run.vector_of(other)))
+    again = torch.empty_like(out)
+    assert run.merge(torch, counts, pairs, again, (scratch, other)) == total
+    if total:
+        assert torch.equal(again, out)
+    return total, out[0], out[1]
 
 
 def _statistics(part: Tensor) -> Tensor:
@@ -60,9 +66,9 @@ def test_the_order_of_the_merge_is_fixed() -> None:
 def test_variance_of_large_means_does_not_cancel() -> None:
     """The difference of E[x^2] and E[x]^2 would be 0 or negative here."""
     x = torch.tensor([1e4, 1e4 + 0.01, 1e4 + 0.02, 1e4 + 0.03]).repeat(2, 1).T.contiguous()
-    mean, variance = torch.empty(2, 2)
-    run.statistics(x, (mean, variance))
-    torch.testing.assert_close(variance.double(), x.double().var(0, correction=0), rtol=1e-2, atol=0)
+    pair = torch.empty(2, 2)
+    run.statistics(x, pair[0], run.vector_of(pair))
+    torch.testing.assert_close(pair[1].double(), x.double().var(0, correction=0), rtol=1e-2, atol=0)
 
 
 SHAPES = [(6, 3), (6, 3, 4), (4, 3, 5, 5), (2, 3, 2, 3, 4), (1, 2, 9)]
@@ -78,17 +84,17 @@ def test_both_layouts_are_batchnorm(shape: tuple[int, ...], last: bool) -> None:
         x = x.to(memory_format=LAYOUTS[x.dim()])
     channels, grad = shape[1], torch.randn(shape, generator=generator, dtype=torch.float64)
     weight, bias = torch.rand(2, channels, generator=generator, dtype=torch.float64)
-    zero, one = x.new_zeros(channels), x.new_ones(channels)
-    mean, variance, shift = x.new_empty(3, channels)
+    unit = run.Unit(x.new_zeros(channels), x.new_ones(channels))
+    pair, shift = x.new_empty(2, channels), x.new_empty(channels)
     assert run.by_planes(x) == (x.stride(1) != 1)
     if run.by_planes(x):
-        centred = run.centre(x, shift, one)
-        run.centred_statistics(centred, shift, zero, one, (mean, variance))
+        centred = run.centre(x, shift, unit)
+        run.centred_statistics(numpy, centred, run.vector_of(shift), unit, run.vector_of(pair))
     else:
-        run.statistics(x, (mean, variance))
-    at = run.Merged(mean, variance, 1e-5, x.numel() // channels)
+        run.statistics(x, shift, run.vector_of(pair))
+    at = run.Merged(pair[0], pair[1], 1e-5, x.numel() // channels)
     if run.by_planes(x):
-        output = run.normalise_in_place(centred, weight, bias, mean - shift, at)
+        output = run.normalise_in_place(centred, weight, bias, pair[0] - shift, at)
     else:
         output = run.normalise(x, weight, bias, at)
     leaves = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
@@ -98,7 +104,9 @@ def test_both_layouts_are_batchnorm(shape: tuple[int, ...], last: bool) -> None:
     torch.autograd.backward(stock, grad)
     plain, with_x = run.gradient_sums(grad, x, weight, at)
     torch.testing.assert_close([with_x, plain], [leaf.grad for leaf in leaves[1:]], rtol=1e-10, atol=1e-10)
-    found = run.input_gradient(grad, x, weight, at, torch.stack((plain, with_x)), list(x.new_empty(3, channels)))
+    factors, sums = x.new_empty(3, channels), torch.stack((plain, with_x))
+    run.coefficients(numpy, weight, at, run.vector_of(sums), list(run.vector_of(factors)))
+    found = run.input_gradient(grad, x, pair[0], list(factors), unit)
     torch.testing.assert_close(found, leaves[0].grad, rtol=1e-10, atol=1e-10)
 
 
@@ -106,4 +114,4 @@ def test_both_layouts_are_batchnorm(shape: tuple[int, ...], last: bool) -> None:
 @given(count=st.integers(1, 5))
 def test_parts_are_added_in_order(count: int) -> None:
     parts = [torch.full((2, 3), float(10**part)) for part in range(count)]
-    assert run.add_up(parts)[0, 0] == sum(10**part for part in range(count))
+    assert run.add_up(torch, parts)[0, 0] == sum(10**part for part in range(count))
