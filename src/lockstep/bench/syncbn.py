@@ -77,9 +77,11 @@ class Goal:
     goal: float
 
 
-def run(runs: int, workers: int = 2, rounds: int = 20) -> list[Shape]:
+def run(
+    runs: int, *, workers: int = 2, rounds: int = 20, shapes: Sequence[tuple[int, ...]] = (*GRID, *IMAGES)
+) -> list[Shape]:
     """Measure every way of every shape in one interleaved run."""
-    order = {"shapes": [*GRID, *IMAGES], "runs": runs, "rounds": rounds, "workers": workers}
+    order = {"shapes": shapes, "runs": runs, "rounds": rounds, "workers": workers}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "lockstep.bench.syncbn_worker"]
         ranks = [
