@@ -58,7 +58,7 @@ def by_planes(x: Tensor) -> bool:
     """Say whether a channel's values lie together, so that centring first is the faster way.
 
     torch's statistics kernel walks such a layout value by value in double precision. Centring into the output,
-    which is needed anyway, and summing there is vectorised: less than half the time, and more exact for large means.
+    which is needed anyway, and summing there is vectorised: less than half the time, and as exact.
     """
     return x.is_cpu and x.stride(1) != 1 and x.dtype in (torch.float32, torch.float64)
 
