@@ -62,6 +62,9 @@ Seed = Annotated[int | None, typer.Option(help="Of weights, order and dropout.")
 Out = Annotated[Path | None, typer.Option(help="Folder to make for the results.", show_default="runs/...")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DeviceOption = Annotated[Device, typer.Option(help="What to compute on.")]
+SyncBatchNorm = Annotated[
+    bool, typer.Option("--sync-batchnorm", help="BatchNorm over all workers; results then depend on their number.")
+]
 Repeats = Annotated[int, typer.Option(min=1, help="How often each side is timed, in turn.")]
 LauncherOption = Annotated[
     str | None,
@@ -94,6 +97,7 @@ def run(
     seed: Seed = None,
     device: DeviceOption = Device.auto,
     backend: Annotated[str | None, typer.Option(help="torch.distributed backend.")] = None,
+    sync_batchnorm: SyncBatchNorm = False,
     nodes: Nodes = None,
     launcher_args: LauncherArgs = "",
     rank: Annotated[int | None, typer.Option(help="By hand: which rank this terminal is.")] = None,
@@ -131,6 +135,7 @@ def run(
         seed=seed,
         device=device.value,
         backend=backend,
+        sync_batchnorm=sync_batchnorm,
         progress=not json,
     )
     folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(recipe).stem}-{spec.strategy}"
@@ -153,6 +158,7 @@ def compare(
     global_batch: GlobalBatch = None,
     seed: Seed = None,
     device: DeviceOption = Device.auto,
+    sync_batchnorm: SyncBatchNorm = False,
     repeats: Annotated[int, typer.Option(min=1, help="How often each is run, in turn.")] = 3,
     out: Out = None,
     json: Json = False,
@@ -174,6 +180,7 @@ def compare(
         global_batch=global_batch,
         seed=seed,
         device=device.value,
+        sync_batchnorm=sync_batchnorm,
         progress=False,
     )
     names = [name.strip() for name in strategies.split(",") if name.strip()]
@@ -240,6 +247,23 @@ def ddp(repeats: Repeats = 20, json: Json = False) -> None:
     from lockstep.bench.ddp import main as measure
 
     measure(json=json, repeats=repeats)
+
+
+@bench.command()
+def syncbn(
+    runs: Annotated[int, typer.Option(min=40, help="Steps timed for each cell; a tenth for images.")] = 1000,
+    json: Json = False,
+) -> None:
+    """Time and memory of SyncBatchNorm on 2 workers, beside a version by hand and local BatchNorm."""
+    from lockstep.bench.syncbn import as_json, run, tables
+    from lockstep.report.render import console
+
+    found = run(runs)
+    if json:
+        typer.echo(jsonlib.dumps(as_json(found), indent=1))
+        return
+    for table in tables(found):
+        console().print(table)
 
 
 @app.command()

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "bench": "recipes recipe report train strategies data nn comm lanes world errors",
     "report": "train errors",
     "launch": "train strategies comm world errors",
-    "train": "strategies data recipe digest world seeding errors version lanes",
+    "train": "strategies data nn recipe digest world seeding errors version lanes",
     "strategies": "data nn comm lanes digest recipe world errors",
     "recipes": "recipe data",
     "recipe": "lanes errors",

@@ -42,6 +42,8 @@ class Row:
     """Evaluated after the last step."""
     digest: str = ""
     """Of the trained state; empty if the repeats differ."""
+    depends_on_workers: str = ""
+    """What makes the digest depend on the number of workers, if anything does."""
     why_not: str = ""
     """Why it did not run, if it did not."""
 
@@ -72,6 +74,7 @@ def summarise(name: str, workers: int, threads: int, runs: Sequence[Run], why_no
         loss=float(last["loss"]),
         metrics=dict(last["metrics"]),
         digest=digests.pop() if len(digests) == 1 else "",
+        depends_on_workers=str(last.get("depends_on_workers", "")),
         why_not=why_not,
     )
 

@@ -43,6 +43,8 @@ def comparison(title: str, rows: Sequence[Row]) -> Table:
     table.add_column("digest")
     for row in rows:
         table.add_row(row.name, str(row.workers), str(row.threads), *_measured(row))
+    if coupled := sorted({row.depends_on_workers for row in rows if row.depends_on_workers}):
+        table.caption = f"* {', '.join(coupled)}: loss, accuracy and digest depend on the number of workers"
     return table
 
 
@@ -60,7 +62,7 @@ def _measured(row: Row) -> list[str]:
         f"{max(row.peak_memory) / 2**20:.0f} MiB",
         f"{row.loss:.4f}",
         f"{accuracy:.1%}" if accuracy is not None else "",
-        row.digest[:12] or "repeats differ",
+        (row.digest[:12] or "repeats differ") + ("*" if row.depends_on_workers else ""),
     ]
 
 
@@ -98,10 +100,12 @@ def run_lines(run: Run) -> list[str]:
     name, lanes = run.order["recipe"]["name"], run.order["plan"]["lanes"]
     how = f"{spec['strategy']} on {spec['workers']} worker(s) by {spec['launcher']}, {lanes} lanes"
     speed = f"{result['steps']} steps in {result['seconds']:.2f} s, {result['samples_per_second']:.0f} samples/s"
+    coupled = result.get("depends_on_workers")
+    depends = f" (depends on the number of workers: {coupled})" if coupled else ""
     return [
         f"{name} with {how}, {result['threads']} thread(s) each, {result['device']}",
         f"{speed}, {result['memory_measure']} {memory} MiB",
         f"evaluation: {metrics or 'none'}",
-        f"digest {result['digest']}",
+        f"digest {result['digest']}{depends}",
         f"run folder {run.folder}",
     ]

@@ -45,6 +45,8 @@ class Training:
     """Slices of the global batch."""
     workers: int = 1
     """Workers of the whole world; more than the world's processes where a process has several."""
+    synchronised: bool = False
+    """Whether workers meet inside the model, so that each must run as many lanes as the others."""
     clip: float | None = None
     """Scale the gradient so that its norm is at most this."""
     schedule: ScheduleFactory | None = None

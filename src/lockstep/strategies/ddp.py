@@ -37,7 +37,8 @@ class Exact(Strategy):
     def step(self, batch: Batch) -> StepStats:
         """Do the exact step on this worker's lanes."""
         lanes = {lane.lane: lane for lane in batch.lanes if lane.samples}
-        return self.worker.step(batch.step, lanes, self.lane_loss)
+        filler = next((lane for lane in batch.lanes if not lane.samples), None)
+        return self.worker.step(batch.step, lanes, self.lane_loss, filler)
 
     def state(self) -> dict[str, Tensor]:
         """Return the whole state on every rank."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from lockstep.lanes.layout import BLOCK
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Fold, cover, folding
+from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import Clock, LaneLoss, StepStats, Training, backward
 from lockstep.strategies.flat_model import FlatModel
@@ -77,11 +79,17 @@ class ExactWorker:
             self.chunks = sliced.slice_optimizer(self.optimizer, groups, self._weights, self._parts)
         self.schedule = training.schedule(self.optimizer) if training.schedule else None
 
-    def step(self, number: int, lanes: Mapping[int, LaneBatch], forward: Forward) -> StepStats:
-        """Do one step on this worker's lanes; a lane that is not there has no samples in this step."""
+    def step(
+        self, number: int, lanes: Mapping[int, LaneBatch], forward: Forward, filler: LaneBatch | None = None
+    ) -> StepStats:
+        """Do one step on this worker's lanes; a lane that is not there has no samples in this step.
+
+        Where workers meet inside the model, `filler` is run in place of such a lane, for nothing but the meeting.
+        """
         clock = Clock()
         table = torch.zeros(self.exchange.lanes, 2, dtype=torch.float64)
-        others = self._fold_lanes(number, lanes, forward, table, clock)
+        run = partial(self._run_lane, number, lanes, forward, filler)
+        others = self._fold_lanes(run, table, clock)
         table, others = self._tell(table, others)
         clock.lap("wait")
         total, weight = (sum(column) for column in table.T.tolist())
@@ -96,9 +104,18 @@ class ExactWorker:
         clock.lap("wait")
         return StepStats(number, total / weight, weight, clock.seconds)
 
-    def _fold_lanes(
-        self, number: int, lanes: Mapping[int, LaneBatch], forward: Forward, table: Tensor, clock: Clock
-    ) -> Tensor:
+    def _run_lane(
+        self, number: int, lanes: Mapping[int, LaneBatch], forward: Forward, filler: LaneBatch | None, lane: int
+    ) -> LaneLoss | None:
+        """Run one lane forward; None if it has no samples."""
+        if lane in lanes:
+            return forward(self.training.model, lanes[lane], number)
+        if filler is not None and self.training.synchronised:
+            with without_samples(self.training.model):
+                backward(forward(self.training.model, filler, number).total * 0.0)
+        return None
+
+    def _fold_lanes(self, run: Callable[[int], LaneLoss | None], table: Tensor, clock: Clock) -> Tensor:
         """Step 1; returns the buffers that are not floats, as the first lane left them."""
         others = self.flat.buffers.pack_others()
         for position, node in enumerate(self.exchange.nodes):
@@ -106,9 +123,9 @@ class ExactWorker:
             means = [[p[position], *more] for p, more in zip(self._buffer_partials, self._buffer_scratch, strict=True)]
             for lane, fold in zip(range(node.lo, node.hi), self._plans[position][0], strict=True):
                 self.flat.begin(fold, list(zip(*grads, strict=True)))
-                if lane in lanes:
-                    loss = forward(self.training.model, lanes[lane], number)
-                    clock.lap("forward")
+                loss = run(lane)
+                clock.lap("forward")
+                if loss is not None:
                     backward(loss.total)
                     table[lane, 0], table[lane, 1] = loss.value, loss.weight
                     if lane == 0:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import BadInput
+from lockstep.nn.convert import without_samples
 from lockstep.strategies.base import Clock, LaneLoss, StepStats, Strategy, Training, backward, scale_gradients
 
 if TYPE_CHECKING:
@@ -83,11 +84,8 @@ class TorchDDP(Strategy):
         if lane.samples:
             return self.lane_loss(self._ddp, lane, step)
         # see [Note: filler]: in evaluation mode, so that its statistics enter no buffer either
-        modes = [(module, module.training) for module in self.module.modules()]
-        self.module.eval()
-        loss = self.lane_loss(self._ddp, lane, step)
-        for module, mode in modes:
-            module.training = mode
+        with without_samples(self.module):
+            loss = self.lane_loss(self._ddp, lane, step)
         return loss._replace(total=loss.total * 0.0, weight=0.0, value=0.0)
 
     def _global(self, weight: float) -> float:

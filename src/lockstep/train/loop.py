@@ -49,6 +49,7 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         workers=spec.workers,
         clip=recipe.clip,
         schedule=recipe.schedule,
+        sync_batchnorm=spec.sync_batchnorm,
     )
     records.write(header(world, plan))
     _wait_for_all(world)
@@ -94,6 +95,7 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
             {
                 "outcome": "done",
                 "digest": digest,
+                "depends_on_workers": "SyncBatchNorm" if spec.sync_batchnorm else "",
                 "seconds": seconds,
                 "step_seconds": rows[0][1],
                 "samples_per_second": samples / seconds,

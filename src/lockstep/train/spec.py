@@ -45,6 +45,8 @@ class RunSpec:
     """Samples per step over all workers."""
     seed: int | None = None
     """Of weights, order and dropout."""
+    sync_batchnorm: bool = False
+    """Whether BatchNorm takes its statistics over all workers."""
     progress: bool = True
     """Whether rank 0 shows how far it is."""
 

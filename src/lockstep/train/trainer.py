@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from lockstep.data.loader import Batch, Collate, Share, batches
+from lockstep.data.loader import Batch, Collate, Share, batches, fetch
 from lockstep.digest import digest
 from lockstep.errors import BadInput
 from lockstep.lanes.schedule import check_lanes
 from lockstep.strategies import find
 from lockstep.strategies.base import StepStats, Training
 from lockstep.train.evaluate import evaluate
+from lockstep.train.synchronise import fill_up, with_sync_batchnorm
 
 if TYPE_CHECKING:
     from lockstep.recipe import LossFunction, Metrics, OptimizerFactory, ScheduleFactory
@@ -32,6 +33,7 @@ class Trainer:
 
     `model` is a module, or a function that makes one (called after the seed is set, so that every rank
     makes the same); `optimizer` is a function that makes the optimizer from the parameters it is given.
+    `sync_batchnorm` converts its BatchNorm layers: the result then depends on the number of workers.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Trainer:
         workers: int | None = None,
         clip: float | None = None,
         schedule: ScheduleFactory | None = None,
+        sync_batchnorm: bool = False,
     ) -> None:
         if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
             raise BadInput(
@@ -60,6 +63,9 @@ class Trainer:
             torch.manual_seed(seed)
             model = model()
         model = model.to(world.device)
+        self._fill_up = sync_batchnorm and world.size > 1
+        if sync_batchnorm:
+            model = with_sync_batchnorm(model, self.lanes, world.size)
         training = Training(
             model=model,
             optimizer=optimizer,
@@ -67,6 +73,7 @@ class Trainer:
             seed=seed,
             lanes=self.lanes,
             workers=workers or world.size,
+            synchronised=self._fill_up,
             clip=clip,
             schedule=schedule,
         )
@@ -102,6 +109,8 @@ class Trainer:
             batch = next(source, None)
             if batch is None:
                 return
+            if self._fill_up:
+                batch = fill_up(batch, self.lanes // self.world.size, lambda: fetch(dataset, [0], collate))
             self._waited = time.perf_counter() - began
             yield batch
 

@@ -1,0 +1,152 @@
+"""One rank of `lockstep bench syncbn`: every column of every shape, in turn; rank 0 prints what was found.
+
+python -m lockstep.bench.syncbn_worker RANK RENDEZVOUS ORDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+import lockstep  # noqa: F401 - registers the backend "shm", where there is one
+from lockstep.bench.syncbn_by_hand import ByHand
+from lockstep.nn import SyncBatchNorm
+from lockstep.nn.rows import Rows
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+BACKENDS: tuple[str, ...] = ("gloo", "shm")
+Step = Callable[[], None]
+Column = tuple[str, str]
+"""Who and on which backend."""
+
+
+def main(rank: int, rendezvous: str, order: dict[str, Any]) -> None:
+    """Measure everything that is ordered."""
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    size = order["workers"]
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
+    groups: dict[str, ProcessGroup] = {
+        name: dist.new_group(backend=name) for name in BACKENDS if name in dist.Backend.backend_list
+    }
+    devices: dict[str, str] = dict.fromkeys(groups, "cpu")
+    if torch.accelerator.is_available() and torch.accelerator.device_count() >= size:
+        kind = str(torch.accelerator.current_accelerator())
+        torch.accelerator.set_device_index(rank)
+        name = dist.get_default_backend_for_device(kind)
+        groups[name] = dist.new_group(backend=name)
+        devices[name] = f"{kind}:{rank}"
+    found = [_shape(tuple(shape), groups, devices, order) for shape in order["shapes"]]
+    if rank == 0:
+        print(json.dumps(found), flush=True)  # noqa: T201 - its result
+    dist.destroy_process_group()
+
+
+def _shape(
+    shape: tuple[int, ...], groups: dict[str, ProcessGroup], devices: dict[str, str], order: dict[str, Any]
+) -> dict[str, Any]:
+    """Measure one shape: what a step needs first, then the times, every column in turn."""
+    steps = _columns(shape, groups, devices)
+    runs = max(20, order["runs"] // (1 if len(shape) == 2 else 10)) // order["rounds"]
+    cells = {column: _needs(step) for column, step in steps.items()}
+    times: dict[Column, list[float]] = {column: [] for column in steps}
+    for _ in range(order["rounds"]):
+        for column, step in steps.items():
+            dist.barrier()
+            for number in range(runs + 3):
+                began = time.perf_counter()
+                step()
+                if number >= 3:
+                    times[column].append(time.perf_counter() - began)
+    rows = []
+    for (who, backend), cell in cells.items():
+        low, middle, high = statistics.quantiles(times[who, backend], n=4)
+        rows.append({"who": who, "backend": backend, "seconds": middle, "quartiles": [low, high], **cell})
+    return {"shape": list(shape), "runs": runs * order["rounds"], "cells": rows}
+
+
+def _columns(shape: tuple[int, ...], groups: dict[str, ProcessGroup], devices: dict[str, str]) -> dict[Column, Step]:
+    channels = shape[1]
+    local = nn.BatchNorm1d if len(shape) == 2 else nn.BatchNorm2d
+    steps = {("local", device): _step(local(channels), shape, device) for device in sorted(set(devices.values()))}
+    for backend, group in groups.items():
+        device = devices[backend]
+        steps["by hand", backend] = _step(ByHand(channels, group), shape, device)
+        if device != "cpu":
+            steps["torch", backend] = _step(nn.SyncBatchNorm(channels, process_group=group), shape, device)
+        steps["ours", backend] = _step(SyncBatchNorm(channels, group=group), shape, device)
+    return steps
+
+
+def _step(layer: nn.Module, shape: tuple[int, ...], device: str) -> Step:
+    """Return a forward with its backward, on data of its own."""
+    layer.to(device)
+    x = torch.randn(shape, device=device, requires_grad=True)
+    grad = torch.randn(shape, device=device)
+    wanted = (x, *layer.parameters())
+
+    def step() -> None:
+        torch.autograd.grad(layer(x), wanted, grad)
+        if device != "cpu":
+            torch.accelerator.synchronize()
+
+    return step
+
+
+def _needs(step: Step) -> dict[str, int]:
+    """Return the most memory that a step holds at once, and what it sends, from steps that are not timed."""
+    for _ in range(3):
+        step()
+    sent: list[int] = []
+    with _Counting(sent):
+        step()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        step()
+    changes = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(changes, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return {"bytes": most, "collectives": len(sent), "sent": sum(sent)}
+
+
+class _Counting:
+    """Notes the bytes that a rank hands over, at the calls that all columns go through."""
+
+    def __init__(self, sent: list[int]) -> None:
+        self.sent = sent
+        places: list[tuple[Any, str, int]] = [(dist, "all_gather_single", 1), (dist, "all_reduce", 0)]
+        places.append((Rows, "exchange", 1))
+        self.patched = [(owner, name, getattr(owner, name), position) for owner, name, position in places]
+
+    def __enter__(self) -> None:
+        for owner, name, stock, position in self.patched:
+            setattr(owner, name, self._noting(stock, position))
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, stock, _position in self.patched:
+            setattr(owner, name, stock)
+
+    def _noting(self, stock: Callable[..., Any], position: int) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            tensor: Tensor = arguments[position]
+            self.sent.append(tensor.nbytes)
+            return stock(*arguments, **options)
+
+        return call
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))

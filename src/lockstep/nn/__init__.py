@@ -1,0 +1,5 @@
+"""Layers and wrappers that people with their own loop can take one by one."""
+
+from lockstep.nn.sync_batchnorm import SyncBatchNorm
+
+__all__ = ["SyncBatchNorm"]

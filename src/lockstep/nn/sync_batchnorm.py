@@ -1,0 +1,251 @@
+"""SyncBatchNorm: batch normalisation whose statistics are those of all ranks' samples together.
+
+    forward    1 mean and variance of this rank's samples
+               2 one exchange of (count, mean, variance)                                          rows.py
+               3 merge them in rank order                                                         batchnorm_math.py
+               4 normalise
+    backward   5 sums of grad, and of grad * normalised x, over this rank's samples
+               6 one exchange of them
+               7 add them up in rank order; the gradient of the input
+
+Besides the output and the gradient of the input nothing of an activation's size is made.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lockstep.errors import BadInput
+from lockstep.nn import batchnorm_math as run
+from lockstep.nn.convert import convert, revert
+from lockstep.nn.rows import Rows
+from lockstep.nn.workspace import EVALUATING, Lease, Workspace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+PATIENCE_SECONDS = 30.0
+
+
+class SyncBatchNorm(_BatchNorm):
+    """BatchNorm1d, 2d and 3d over the samples of a whole process group, on the CPU and on accelerators.
+
+    Parameters, buffers and state_dict are BatchNorm's. In evaluation mode, and in a group of one, it is BatchNorm.
+    In training mode all ranks call it together. `group=None` means all ranks.
+    """
+
+    convert = staticmethod(convert)
+    revert = staticmethod(revert)
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        *,
+        group: ProcessGroup | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        self.begin(group)
+
+    def begin(self, group: ProcessGroup | None, local: type[_BatchNorm] | None = None) -> None:
+        """Set what a BatchNorm does not have; `local` is what this layer was converted from."""
+        self.group = group
+        self.local = local
+        self.silent = False
+        """Whether this rank's samples count for nothing: it meets the others all the same."""
+        self._agreed = False
+        self._rows: Rows | None = None
+        self._pool: list[Workspace] = []
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - BatchNorm's name
+        """Normalise; in training mode by the statistics of all ranks."""
+        group = self.group or dist.GroupMember.WORLD
+        if group is None or group.size() == 1:
+            return super().forward(input)
+        rows = self._rows
+        if rows is None or rows.group is not group:
+            rows = self._rows = Rows(group)
+        self._check_input_dim(input)
+        if not self.training:
+            if not self._agreed and torch.is_grad_enabled():
+                self._agree_on_evaluation(input, rows)
+            return super().forward(input)
+        output: Tensor = _Normalise.apply(input, self.weight, self.bias, self, rows)  # type: ignore[no-untyped-call]
+        return output
+
+    def train(self, mode: bool = True) -> SyncBatchNorm:
+        """Set the mode; the other ranks are asked again whether they agree."""
+        self._agreed = False
+        super().train(mode)
+        return self
+
+    def borrow(self, x: Tensor, rows: Rows) -> Lease:
+        """Return a workspace that fits x; see [Note: workspace lifetime]."""
+        key = (self.num_features, run.statistics_dtype(x), x.device, rows)
+        while self._pool:
+            if (space := self._pool.pop()).key == key:
+                return Lease(space, self._pool)
+        return Lease(Workspace(self.num_features, key[1:3], rows), self._pool)
+
+    def track(self, mean: Tensor, variance: Tensor) -> None:
+        """Update the running statistics as BatchNorm does: with the variance of a sample, not of a population."""
+        running_mean, running_var, batches = self.running_mean, self.running_var, self.num_batches_tracked
+        if running_mean is None or running_var is None or batches is None:
+            return
+        batches.add_(1)
+        factor = 1.0 / float(batches) if self.momentum is None else self.momentum
+        if running_mean.dtype != mean.dtype:
+            mean, variance = mean.to(running_mean.dtype), variance.to(running_var.dtype)
+        torch._foreach_lerp_((running_mean, running_var), (mean, variance), factor)
+
+    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 - BatchNorm's name
+        if input.dim() < 2:
+            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+        if input.shape[1] != self.num_features:
+            # BatchNorm's own words, but before the others are made to wait.
+            raise RuntimeError(f"running_mean should contain {input.shape[1]} elements not {self.num_features}")
+
+    def _agree_on_evaluation(self, x: Tensor, rows: Rows) -> None:
+        """Find out whether another rank trains; see [Note: one rank in evaluation mode]."""
+        space = self.borrow(x, rows).space
+        text = (
+            f"{self._label()} on rank {_global(rows, rows.rank)} is in evaluation mode while gradients are recorded, "
+            f"and has waited {PATIENCE_SECONDS:.0f} s to learn whether the other ranks are too. If this rank evaluates "
+            "alone, do so under torch.no_grad()"
+        )
+        timer = threading.Timer(PATIENCE_SECONDS, warnings.warn, (text, RuntimeWarning))
+        timer.daemon = True
+        timer.start()
+        try:
+            space.count[0] = EVALUATING
+            rows.exchange(space.row_, space.whole_)
+        finally:
+            timer.cancel()
+        self.check_modes(space.counts.tolist(), rows)
+        self._agreed = True
+
+    def check_modes(self, counts: list[int], rows: Rows) -> None:
+        """Refuse, on every rank alike, a group of which some ranks train and some do not."""
+        evaluating = [str(_global(rows, rank)) for rank, count in enumerate(counts) if count == EVALUATING]
+        training = [str(_global(rows, rank)) for rank, count in enumerate(counts) if count != EVALUATING]
+        if evaluating and training:
+            raise BadInput(
+                f"{self._label()}: rank {', '.join(evaluating)} is in evaluation mode and rank {', '.join(training)} "
+                "in training mode: call model.train() on every rank before the step, or model.eval() on every rank"
+            )
+
+    def _label(self) -> str:
+        return f"SyncBatchNorm({self.num_features})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_rows": None, "_pool": [], "_agreed": False}  # those belong to this process
+
+
+# [Note: one rank in evaluation mode] The ranks that train wait for every rank's row. A rank that is in evaluation
+# mode by mistake would not come, and they would wait until the group's timeout. So a layer in evaluation mode that
+# is run with gradients recorded, as a training step is and evaluation under no_grad is not, sends a row too, with
+# the count EVALUATING: once after each change of its mode, for then the ranks have agreed. If all evaluate (frozen
+# layers), nothing happens; if only some do, every rank raises the same error. Under no_grad nothing is asked,
+# because there one rank may well evaluate alone.
+
+
+def _as(vector: Tensor | None, like: Tensor) -> Tensor | None:
+    """Return a vector in the precision of another."""
+    return vector if vector is None or vector.dtype == like.dtype else vector.to(like.dtype)
+
+
+def _global(rows: Rows, rank: int) -> int:
+    return dist.get_global_rank(rows.group, rank)
+
+
+class _Normalise(torch.autograd.Function):
+    """The seven steps above."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: SyncBatchNorm, rows: Rows
+    ) -> Tensor:
+        lease = layer.borrow(x, rows)
+        space, xp = lease.space, lease.space.xp
+        own = x.numel() // layer.num_features
+        shift, left = space.unit.zero, space.scratch_[0]
+        centred = None
+        if own and run.by_planes(x):
+            shift = torch.empty_like(left)
+            centred = run.centre(x, shift, space.unit)
+        if own and not layer.silent:  # 1
+            if centred is not None:
+                run.centred_statistics(xp, centred, run.vector_of(shift), space.unit, space.own)
+            else:
+                run.statistics(x, left, space.own)
+        space.count[0] = 0 if layer.silent else own
+        rows.exchange(space.row_, space.whole_)  # 2
+        counts = space.counts.tolist()
+        if EVALUATING in counts:
+            layer.check_modes(counts, rows)
+        ctx.save_for_backward(x, weight)
+        ctx.merged = None
+        samples = run.merge(xp, counts, space.pairs, space.merged, space.scratch_pairs)  # 3
+        if samples == 0:  # all ranks are empty, or run fillers whose output nobody uses
+            return run.normalise(x, None, None, run.Merged(*space.unit, layer.eps, 0))
+        if samples == 1:
+            raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
+        merged = run.Merged(space.mean_, space.variance_, layer.eps, samples)
+        xp.multiply(space.merged[1], samples / (samples - 1), out=space.scratch[0])
+        layer.track(merged.mean, space.scratch_[0])
+        ctx.lease, ctx.rows, ctx.merged, ctx.silent = lease, rows, merged, layer.silent
+        if own == 0:
+            return torch.empty_like(x)
+        weight, bias = _as(weight, merged.mean), _as(bias, merged.mean)
+        if centred is None:
+            return run.normalise(x, weight, bias, merged)  # 4
+        return run.normalise_in_place(centred, weight, bias, torch.sub(merged.mean, shift, out=left), merged)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "SyncBatchNorm has no second derivative: leave out create_graph=True, or use BatchNorm for this layer"
+            )
+        x, weight = ctx.saved_tensors
+        if ctx.merged is None:
+            nothing = torch.zeros_like(weight) if weight is not None else None  # nobody had samples
+            return torch.zeros_like(x), nothing, nothing, None, None
+        space, merged = ctx.lease.space, ctx.merged
+        counted = x.numel() > 0 and not ctx.silent
+        of_input, of_weight, of_bias = ctx.needs_input_grad[:3]
+        scale = _as(weight, merged.mean)
+        if counted:  # 5
+            plain, with_x = run.gradient_sums(grad, x, scale, merged)
+        else:
+            plain, with_x = torch.zeros_like(merged.mean), torch.zeros_like(merged.mean)
+        grad_input = None
+        if of_input:
+            space.own[0][:] = run.vector_of(plain)
+            space.own[1][:] = run.vector_of(with_x)
+            ctx.rows.exchange(space.row_, space.whole_)  # 6
+            sums = run.add_up(space.xp, space.pairs)  # 7
+            if counted:
+                run.coefficients(space.xp, scale, merged, sums, space.scratch[:3])
+                grad_input = run.input_gradient(grad, x, merged.mean, space.scratch_[:3], space.unit)
+            else:
+                grad_input = torch.zeros_like(x)
+        return (
+            grad_input,
+            _as(with_x, weight) if of_weight else None,
+            _as(plain, weight) if of_bias else None,
+            None,
+            None,
+        )
