@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from lockstep.errors import RunFailed
+from lockstep.bench.ranks import run_ranks
 
 GRID = [(batch, width) for batch in (32, 64) for width in (128, 256, 512, 1024)]
 IMAGES = [(16, 32, 16, 16), (16, 64, 32, 32), (32, 256, 8, 8)]
 FLOAT_BYTES = 4
 SPARE_BYTES = 2048
-TIMEOUT_SECONDS = 900
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,28 +75,8 @@ def run(
     runs: int, *, workers: int = 2, rounds: int = 20, shapes: Sequence[tuple[int, ...]] = (*GRID, *IMAGES)
 ) -> list[Shape]:
     """Measure every way of every shape in one interleaved run."""
-    order = {"shapes": shapes, "runs": runs, "rounds": rounds, "workers": workers}
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "lockstep.bench.syncbn_worker"]
-        ranks = [
-            subprocess.Popen(
-                [*command, str(rank), str(Path(folder) / "meet"), json.dumps(order)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(workers)
-        ]
-        try:
-            ends = [rank.communicate(timeout=TIMEOUT_SECONDS) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-    for number, (rank, (_, errors)) in enumerate(zip(ranks, ends, strict=True)):
-        if rank.returncode:
-            raise RunFailed(f"rank {number} of bench syncbn ended with {rank.returncode}:\n{errors[-2000:]}")
-    return [_read(shape) for shape in json.loads(ends[0][0].splitlines()[-1])]
+    order = {"shapes": shapes, "runs": runs, "rounds": rounds}
+    return [_read(shape) for shape in run_ranks("lockstep.bench.syncbn_worker", workers, order)]
 
 
 def _read(found: dict[str, Any]) -> Shape:

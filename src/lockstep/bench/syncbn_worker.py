@@ -6,7 +6,6 @@ python -m lockstep.bench.syncbn_worker RANK RENDEZVOUS ORDER
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -32,12 +31,11 @@ Column = tuple[str, str]
 """Who and on which backend."""
 
 
-def main(rank: int, rendezvous: str, order: dict[str, Any]) -> None:
+def main(order: dict[str, Any]) -> None:
     """Measure everything that is ordered."""
     torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    size = order["workers"]
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
+    rank, size = order["rank"], order["workers"]
+    dist.init_process_group("gloo", init_method=f"file://{order['folder']}/store", rank=rank, world_size=size)
     groups: dict[str, ProcessGroup] = {
         name: dist.new_group(backend=name) for name in BACKENDS if name in dist.Backend.backend_list
     }
@@ -149,4 +147,4 @@ class _Counting:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))
+    main(json.loads(sys.argv[1]))
