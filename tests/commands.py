@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -58,7 +59,14 @@ class Marked:
 
     def start(self, command: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            command, env=self.env, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            env=self.env,
+            cwd=cwd,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # As from a terminal: where the tests run in the background, Ctrl-C is ignored and would stay so.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, command: Sequence[str], cwd: Path) -> Done:
