@@ -88,7 +88,8 @@ class Ragged(Dataset[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         """Return one item as a view, or for a slice, a list of indices or a mask the list of such."""
-        if not hasattr(index, "__index__") or getattr(index, "ndim", 0):  # a tensor of one number is a list of one
+        shape = getattr(index, "shape", ())
+        if shape or not hasattr(index, "__index__"):  # a tensor of one number in a row is a list of one
             return self.__getitems__(self._indices(index))
         number = operator.index(index)
         if not -self._length <= number < self._length:

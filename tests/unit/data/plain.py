@@ -84,9 +84,9 @@ def same(found: Any, expected: Any) -> bool:
     if not isinstance(expected, Tensor):
         expected = torch.tensor(expected, dtype=torch.float64 if isinstance(expected, float) else None)
     alike = found.dtype == expected.dtype and found.shape == expected.shape
-    return alike and bytes(raw(found)) == bytes(raw(expected))
+    return alike and raw(found) == raw(expected)
 
 
-def raw(tensor: Tensor) -> Any:
+def raw(tensor: Tensor) -> bytes:
     """Return a tensor's bytes: types without arithmetic cannot be compared otherwise."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
