@@ -194,7 +194,10 @@ def _dataset(source: Any, field: str) -> Any:
         except Exception as error:
             trace = "".join(traceback.format_exception(error)).rstrip()
             raise BadInput(f"Recipe({field}=...) raised while it made the data:\n{trace}") from error
-    if not isinstance(made, Sized) or not hasattr(made, "__getitem__"):
+    loader = hasattr(made, "dataset") and hasattr(
+        made, "collate_fn"
+    )  # a stock DataLoader; no torch is needed to see it
+    if not loader and (not isinstance(made, Sized) or not hasattr(made, "__getitem__")):
         raise BadInput(
             f"Recipe({field}=...) gave {_kind(made)}: a dataset with __len__ and __getitem__ is needed, or a "
             "function that returns one"

@@ -6,13 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lockstep.data.augment import Augmented
     from lockstep.data.batch import Packed, Padded
     from lockstep.data.ragged import Ragged
 
-__all__ = ["Packed", "Padded", "Ragged"]
+__all__ = ["Augmented", "Packed", "Padded", "Ragged"]
 
 # Looked up on first use: the order of samples needs no torch.
-_HOMES = {"Packed": "batch", "Padded": "batch", "Ragged": "ragged"}
+_HOMES = {"Augmented": "augment", "Packed": "batch", "Padded": "batch", "Ragged": "ragged"}
 
 
 def __getattr__(name: str) -> Any:

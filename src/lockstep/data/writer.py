@@ -9,14 +9,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import tempfile
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 import numpy as np
+from torch import Tensor
 
 from lockstep.data.items import Cell, cell, take_apart, torch_dtype
 from lockstep.data.layout import HEADER, NO_HASH, Field, Header, Region, Schema, pack_header
@@ -58,6 +60,24 @@ class ColumnWriter:
         self._bytes += size
         if self._bytes >= PENDING_BYTES or len(self._buffers) >= PENDING_ITEMS:
             self.flush()
+
+    def add_many(self, arrays: list[Any]) -> None:
+        """Take many items' bytes, which nobody will change meanwhile."""
+        self.flush()
+        shapes = [array.shape for array in arrays]
+        if self._shapes is not None or set(shapes) != {self._first}:
+            self._note(shapes[0])
+            self.items += 1
+            if self._shapes is not None and set(map(len, shapes)) == {self._rank}:
+                self._shapes.extend(itertools.chain.from_iterable(shapes[1:]))
+                self.items += len(shapes) - 1
+            else:
+                for shape in shapes[1:]:
+                    self._note(shape)
+                    self.items += 1
+        else:
+            self.items += len(arrays)
+        self.target.write(arrays, sum([array.nbytes for array in arrays]))
 
     def flush(self) -> None:
         """Write what is pending."""
@@ -110,7 +130,32 @@ class Writer:
 
     def extend(self, items: Iterable[Any]) -> None:
         """Take all items of an iterable."""
-        stable = isinstance(items, (list, tuple))  # anything else may fill one buffer again and again
+        if not isinstance(items, (list, tuple)):  # which may fill one buffer again and again
+            self._add_each(items, stable=False)
+            return
+        for start in range(0, len(items), PENDING_ITEMS):
+            block = items[start : start + PENDING_ITEMS]
+            if not self._add_block(block):
+                self._add_each(block, stable=True)
+
+    def _add_block(self, block: Sequence[Any]) -> bool:
+        """Take many plain tensors at once; say no if they are anything else, or of another kind than before."""
+        if self._structure != "value" or set(map(type, block)) != {Tensor}:
+            return False
+        column = self._columns[""]
+        if column.kind != "tensor" or {item.dtype for item in block} != {torch_dtype(column.dtype)}:
+            return False
+        try:
+            arrays = [item.numpy() for item in block]
+        except (TypeError, RuntimeError):  # on a device, with a graph, sparse, of a type numpy does not have
+            return False
+        if not all(array.flags.c_contiguous for array in arrays):
+            return False
+        column.add_many(arrays)
+        self._items += len(block)
+        return True
+
+    def _add_each(self, items: Iterable[Any], *, stable: bool) -> None:
         for item in items:
             try:
                 structure, parts = take_apart(item)

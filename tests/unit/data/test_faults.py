@@ -176,8 +176,8 @@ def test_items_of_no_elements() -> None:
 
 
 def test_a_million_tiny_items() -> None:
-    one = torch.arange(3)
-    ragged = Ragged(one[: i % 3] for i in range(1_000_000))
+    tiny = [torch.arange(length) for length in range(3)]
+    ragged = Ragged([tiny[i % 3] for i in range(1_000_000)])
     assert len(ragged) == 1_000_000
     assert ragged[999_998].tolist() == [0, 1]
     assert ragged.gather([0, 1, 2, 999_999]).values.tolist() == [0, 0, 1]

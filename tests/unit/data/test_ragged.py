@@ -180,6 +180,18 @@ def test_a_generator_may_fill_one_buffer_again_and_again(tmp_path: Path) -> None
         assert [int(item[1]) for item in ragged] == list(range(2500))
 
 
+@pytest.mark.parametrize("odd", [(), (700,), (1500,), (1000, 1001), (2999,)])
+def test_many_at_once_and_one_by_one_are_the_same(odd: tuple[int, ...]) -> None:
+    """Long lists are taken in blocks; a block with an unusual tensor in it is taken one by one."""
+    items = [torch.full((i % 4, 2), i) for i in range(3000)]
+    for index in odd:
+        items[index] = torch.full((2, i), index).mT if (i := index % 4) else torch.full((3,), index)
+    assert same(list(Ragged(items)), items)
+    items[2500] = items[2500].float()
+    with pytest.raises(BadInput, match="item 2500 cannot be stored: it holds float32 values"):
+        Ragged(items)
+
+
 @pytest.mark.parametrize(
     ("items", "words"),
     [
