@@ -59,6 +59,10 @@ Steps = Annotated[int | None, typer.Option(help="Stop after so many steps.")]
 Epochs = Annotated[int | None, typer.Option(help="Passes over the data.", show_default="the recipe's")]
 GlobalBatch = Annotated[int | None, typer.Option(help="Samples per step over all workers.")]
 Seed = Annotated[int | None, typer.Option(help="Of weights, order and dropout.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Data for the recipe, e.g. the CIFAR-100 archive.", show_default="made up in memory"),
+]
 Out = Annotated[Path | None, typer.Option(help="Folder to make for the results.", show_default="runs/...")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DeviceOption = Annotated[Device, typer.Option(help="What to compute on.")]
@@ -90,6 +94,7 @@ def run(
     epochs: Epochs = None,
     global_batch: GlobalBatch = None,
     seed: Seed = None,
+    data: Data = None,
     device: DeviceOption = Device.auto,
     backend: Annotated[str | None, typer.Option(help="torch.distributed backend.")] = None,
     nodes: Nodes = None,
@@ -127,6 +132,7 @@ def run(
         epochs=epochs,
         global_batch=global_batch,
         seed=seed,
+        data=str(data.absolute()) if data else None,
         device=device.value,
         backend=backend,
         progress=not json,
@@ -150,6 +156,7 @@ def compare(
     epochs: Epochs = None,
     global_batch: GlobalBatch = None,
     seed: Seed = None,
+    data: Data = None,
     device: DeviceOption = Device.auto,
     repeats: Annotated[int, typer.Option(min=1, help="How often each is run, in turn.")] = 3,
     out: Out = None,
@@ -171,6 +178,7 @@ def compare(
         epochs=epochs,
         global_batch=global_batch,
         seed=seed,
+        data=str(data.absolute()) if data else None,
         device=device.value,
         progress=False,
     )

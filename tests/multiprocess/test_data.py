@@ -19,6 +19,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from lockstep.data import Ragged
+from lockstep.recipe import load
+from tests.commands import lockstep
+from tests.unit.data.test_cifar100 import make as make_archive
 
 ITEMS = 600
 
@@ -210,3 +213,22 @@ def test_shared_memory_too_small_and_a_full_disk(tmp_path: Path) -> None:
     mounted = f"mount -t tmpfs -o size=64k tmpfs /dev/shm && exec {sys.executable} {tmp_path / 'no_room.py'}"
     done = subprocess.run(["unshare", "-m", "sh", "-c", mounted], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_training_on_the_real_form_of_cifar100(tmp_path: Path) -> None:
+    """One rank and two train from one archive; a path with nothing there is refused."""
+    path = make_archive(tmp_path, packed=True)
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    common = ["cifar100", "--data", str(path), "--global-batch", "4", "--lanes", "2", "--steps", "2", "--threads", "1"]
+    for workers in ("1", "2"):
+        done = lockstep("run", *common, "--workers", workers, "--out", f"out-{workers}", cwd=tmp_path, env=env)
+        assert done.code == 0, done.text
+    done = lockstep("run", "cifar100", "--data", "nowhere", cwd=tmp_path, env=env)
+    assert done.code == 2
+    assert "no CIFAR-100 at" in done.err
+
+
+def test_bytes_trains_from_a_ragged(tmp_path: Path) -> None:
+    assert isinstance(load("bytes").dataset(), Ragged)
+    done = lockstep("run", "bytes", "--workers", "2", "--steps", "2", "--out", "out", cwd=tmp_path)
+    assert done.code == 0, done.text

@@ -45,13 +45,15 @@ class RunSpec:
     """Samples per step over all workers."""
     seed: int | None = None
     """Of weights, order and dropout."""
+    data: str | None = None
+    """A path that the recipe's function gets."""
     progress: bool = True
     """Whether rank 0 shows how far it is."""
 
     def load(self) -> Recipe:
         """Load the recipe with this run's changes applied."""
         changes = {name: getattr(self, name) for name in ("lanes", "epochs", "global_batch", "seed")}
-        return load(self.recipe).override(**changes)
+        return load(self.recipe, self.data).override(**changes)
 
     def plan(self, recipe: Recipe, samples: int) -> Plan:
         """Check the recipe against this run's workers."""
