@@ -232,6 +232,38 @@ def start(repeats: Repeats = 5, json: Json = False) -> None:
         console().print(figures(f"start-up, {repeats} repeats each", found))
 
 
+@bench.command("data")
+def bench_data(
+    items: Annotated[str, typer.Option(help="How many items, separated by commas.")] = "2000,20000",
+    elements: Annotated[int, typer.Option(min=1, help="Numbers per item.")] = 4096,
+    ranks: Annotated[int, typer.Option(min=1, help="Processes that hold the data at once.")] = 4,
+    samples: Annotated[int, typer.Option(min=1000, help="Of the epoch whose first batch is timed.")] = 100_000_000,
+    lightning: Annotated[bool, typer.Option(help="Measure inside Lightning too, if it is installed.")] = True,
+    repeats: Repeats = 3,
+    json: Json = False,
+) -> None:
+    """Hold tensors in memory three ways: one big tensor, a list of tensors, a Ragged."""
+    from lockstep.bench.data import Options
+    from lockstep.bench.data import run as measure
+
+    try:
+        sizes = tuple(int(part) for part in items.split(","))
+    except ValueError:
+        raise BadInput(f"--items {items}: numbers separated by commas are needed, e.g. 2000,20000") from None
+    options = Options(
+        items=sizes, elements=elements, ranks=ranks, repeats=repeats, sampled=samples, lightning=lightning
+    )
+    found = measure(options, tell=lambda text: typer.echo(f"{text} ...", err=True))
+    if json:
+        typer.echo(jsonlib.dumps(found.as_json(), indent=1))
+        return
+    from lockstep.bench.data_table import tables
+    from lockstep.report.render import console
+
+    for table in tables(found):
+        console().print(table)
+
+
 @app.command()
 def doctor(json: Json = False) -> None:
     """Show what would be used here, and which variables made it so, before any collective runs."""
