@@ -239,7 +239,7 @@ def bench_data(
     ranks: Annotated[int, typer.Option(min=1, help="Processes that hold the data at once.")] = 4,
     samples: Annotated[int, typer.Option(min=1000, help="Of the epoch whose first batch is timed.")] = 100_000_000,
     lightning: Annotated[bool, typer.Option(help="Measure inside Lightning too, if it is installed.")] = True,
-    repeats: Repeats = 3,
+    repeats: Repeats = 2,
     json: Json = False,
 ) -> None:
     """Hold tensors in memory three ways: one big tensor, a list of tensors, a Ragged."""

@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import subprocess
 import sys
 import time
 import warnings
 from typing import Any
 
-SECONDS = 300
+import lightning
+import torch
+from torch.utils.data import DataLoader
+
+from lockstep.bench.data import make
+from lockstep.bench.data_rank import BATCH
 
 
-def installed() -> bool:
-    """Say whether Lightning is here."""
-    return importlib.util.find_spec("lightning") is not None
+class Model(lightning.LightningModule):
+    """One layer: the data is what is measured."""
 
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(elements, 1)
 
-def seconds(side: str, items: int, elements: int) -> float | None:
-    """Return how long a fit takes on two ranks, or None if it fails."""
-    command = [sys.executable, "-m", __name__, side, str(items), str(elements)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
-    return float(done.stdout.split()[-1]) if done.returncode == 0 else None
+    def training_step(self, batch: Any, _: int) -> Any:
+        """Return the loss."""
+        return self.layer(batch).square().mean()
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimizer."""
+        return torch.optim.SGD(self.parameters(), lr=1e-4)
 
 
 def main() -> None:
-    """Fit a small model for two epochs on two spawned ranks, and print the seconds."""
+    """Fit for two epochs on two spawned ranks, and print the seconds."""
     side, items, elements = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    import lightning
-    import torch
-
-    from lockstep.bench.data import _make
-    from lockstep.bench.data_rank import BATCH
-
-    class Model(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(elements, 1)
-
-        def training_step(self, batch: Any, _: int) -> Any:
-            return self.layer(batch).square().mean()
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=1e-4)
-
     torch.set_num_threads(1)
-    data = _make(side, torch.randn(items, elements))
+    data = make(side, torch.randn(items, elements))
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=2,
@@ -60,7 +50,7 @@ def main() -> None:
         enable_model_summary=False,
     )
     began = time.perf_counter()
-    trainer.fit(Model(), torch.utils.data.DataLoader(data, BATCH, shuffle=True))
+    trainer.fit(Model(elements), DataLoader(data, BATCH, shuffle=True))
     print(time.perf_counter() - began)  # noqa: T201 - its result
 
 

@@ -16,7 +16,7 @@ def tables(found: Found) -> list[Table]:
     measured = Table(title="the same items, three ways", title_justify="left", title_style="bold")
     for heading in ("items", "held as"):
         measured.add_column(heading)
-    headings = ["start to first batch", *(f"epoch, {n} loader workers" for n in WORKERS), "files", "private", "shared"]
+    headings = ["start", "of it data", *(f"epoch, {n} workers" for n in WORKERS), "files", "private", "shared"]
     for heading in [*headings, "copies", "Lightning"]:
         measured.add_column(heading, justify="right")
     for row in found.rows:
@@ -27,6 +27,7 @@ def tables(found: Found) -> list[Table]:
             str(row.items),
             row.side,
             _seconds(row.start),
+            _seconds(row.opened, 1000),
             *(_seconds(row.epoch[n], 1000) for n in WORKERS),
             str(row.descriptors),
             f"{row.private / 2**20:.0f} MiB",
@@ -47,4 +48,6 @@ def _seconds(times: Sequence[float], factor: int = 1) -> str:
     """Return the median, with the fastest and the slowest."""
     shown = [value * factor for value in (statistics.median(times), min(times), max(times))]
     unit = "s" if factor == 1 else "ms"
-    return f"{shown[0]:.1f} ({shown[1]:.1f} to {shown[2]:.1f}) {unit}"
+    digits = 1 if shown[0] < 100 else 0
+    low, high = (f"{value:.{digits}f}" for value in shown[1:])
+    return f"{shown[0]:.{digits}f} {unit}\n{low} to {high}"
