@@ -39,7 +39,7 @@ class Options:
     """Processes that hold the data at once."""
     repeats: int = 2
     """How often each side is started, in turn."""
-    sampled: int = 100_000_000
+    sampled: int = 10_000_000
     """Samples of the epoch whose first batch is timed."""
     lightning: bool = True
     """Whether Lightning's spawned ranks are measured too, if it is installed."""
@@ -109,7 +109,7 @@ def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found
                     tell(f"{items} items: {side} in {options.ranks} spawned ranks, repeat {repeat + 1}")
                     _start(row, make(side, values), options.ranks, values.nbytes)
         tell(f"{items} items: epochs")
-        _epochs({side: row for side, row in here.items() if not row.why_not}, values, 5 * options.repeats)
+        _epochs({side: row for side, row in here.items() if not row.why_not}, values, 4 * options.repeats)
         if options.lightning and items == options.items[0]:
             _lightning(here, options, tell)
         rows += here.values()

@@ -73,13 +73,16 @@ def _settle() -> None:
 
 
 def epochs(sides: dict[str, Any], workers: Sequence[int], rounds: int, pipe: Connection) -> None:
-    """Run in one spawned process: epochs of all sides in turn, after a first round that only warms up."""
+    """Run in one spawned process: epochs of all sides in turn, there and back, after a first round to warm up.
+
+    Epochs without loader workers are short, so there are more of them.
+    """
     _settle()
     found: dict[str, list[float]] = {f"{side}/{count}": [] for side in sides for count in workers}
-    for turn in range(rounds + 1):
-        for count in workers:
-            for side, data in sides.items():
-                seconds = read(loader(data, 0, 1, count))
+    for count in workers:
+        for turn in range(1 + (rounds if count else 5 * rounds)):
+            for side in sides if turn % 2 else reversed(sides):
+                seconds = read(loader(sides[side], 0, 1, count))
                 if turn:
                     found[f"{side}/{count}"].append(seconds)
     pipe.send(found)
