@@ -57,8 +57,6 @@ def first_epoch(data: Any, rank: int, ranks: int, together: Barrier, pipe: Conne
     next(source)
     first = time.time()
     read(source)
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
     together.wait()  # what several map is counted in parts, so all must have it mapped
     after = memory()
     together.wait()
@@ -90,6 +88,8 @@ def epochs(sides: dict[str, Any], workers: Sequence[int], rounds: int, pipe: Con
 
 def memory() -> dict[str, int]:
     """Return this process's memory in bytes: its own, what it shares, and its part of the whole."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is nobody's data
     sums = {"private": 0, "shared": 0, "part": 0}
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]:
         name, size, *_ = line.split()
