@@ -16,6 +16,8 @@ from lockstep.data.items import NUMPY, numpy_dtype, torch_dtype
 from lockstep.data.layout import Field, Region, Schema
 from lockstep.errors import BadInput
 
+FEW_KERNELS = (torch.uint16, torch.uint32, torch.uint64)  # types that torch stores, and hardly computes with
+
 
 class Column(ABC):
     """The values of one field."""
@@ -66,8 +68,8 @@ class Fixed(Column):
         assert field.shape is not None
         super().__init__(field, values.reshape(count, *(size or 0 for size in field.shape)))
         self._dense = torch.from_numpy(self._values)
-        if self._carried:
-            self._dense = self._dense.view(self.dtype)
+        if self.dtype in FEW_KERNELS:  # gathered as integers of the same size
+            self._dense = self._dense.view(getattr(torch, f"int{8 * self.dtype.itemsize}"))
 
     def array(self, index: int) -> np.ndarray[Any, Any]:
         """Return one row."""
@@ -85,7 +87,7 @@ class Fixed(Column):
         """Return the rows as one tensor."""
         if self.kind != "tensor" or how == "list":
             return self.items(indices)
-        return self._dense.index_select(0, torch.as_tensor(indices, dtype=torch.int64))
+        return self._dense.index_select(0, torch.as_tensor(indices, dtype=torch.int64)).view(self.dtype)
 
     def _combine(self, items: Sequence[Tensor], how: str, fill: float) -> Tensor:
         return torch.stack(list(items))

@@ -141,6 +141,15 @@ def test_items_of_one_shape_are_a_dense_tensor_in_every_batch() -> None:
         assert torch.equal(ragged.gather([3, 1], how), torch.stack([torch.full((2, 2), 3), torch.full((2, 2), 1)]))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.bfloat16, torch.float8_e5m2])
+def test_types_that_torch_hardly_computes_with(dtype: torch.dtype) -> None:
+    for shapes in ([(2, 2)] * 3, [(), (), ()], [(1,), (3,), (0,)], [(1, 2), (2, 1), (2, 2)]):
+        items = [torch.ones(shape).to(dtype) for shape in shapes]
+        ragged = Ragged(items)
+        for how in ("packed", "padded"):
+            assert same(whole(ragged.gather([2, 0], how)), [items[2], items[0]])
+
+
 def test_a_view_is_the_memory_itself_and_a_write_stays_here() -> None:
     """Views of one item share memory; another mapping of the same bytes, and the file, do not see a write."""
     ragged = Ragged([torch.zeros(3), torch.zeros(5)])
