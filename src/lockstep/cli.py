@@ -59,6 +59,10 @@ Steps = Annotated[int | None, typer.Option(help="Stop after so many steps.")]
 Epochs = Annotated[int | None, typer.Option(help="Passes over the data.", show_default="the recipe's")]
 GlobalBatch = Annotated[int | None, typer.Option(help="Samples per step over all workers.")]
 Seed = Annotated[int | None, typer.Option(help="Of weights, order and dropout.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Data for the recipe, e.g. the CIFAR-100 archive.", show_default="made up in memory"),
+]
 Out = Annotated[Path | None, typer.Option(help="Folder to make for the results.", show_default="runs/...")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DeviceOption = Annotated[Device, typer.Option(help="What to compute on.")]
@@ -95,6 +99,7 @@ def run(
     epochs: Epochs = None,
     global_batch: GlobalBatch = None,
     seed: Seed = None,
+    data: Data = None,
     device: DeviceOption = Device.auto,
     backend: Annotated[str | None, typer.Option(help="torch.distributed backend.")] = None,
     sync_batchnorm: SyncBatchNorm = False,
@@ -133,6 +138,7 @@ def run(
         epochs=epochs,
         global_batch=global_batch,
         seed=seed,
+        data=str(data.absolute()) if data else None,
         device=device.value,
         backend=backend,
         sync_batchnorm=sync_batchnorm,
@@ -157,6 +163,7 @@ def compare(
     epochs: Epochs = None,
     global_batch: GlobalBatch = None,
     seed: Seed = None,
+    data: Data = None,
     device: DeviceOption = Device.auto,
     sync_batchnorm: SyncBatchNorm = False,
     repeats: Annotated[int, typer.Option(min=1, help="How often each is run, in turn.")] = 3,
@@ -179,6 +186,7 @@ def compare(
         epochs=epochs,
         global_batch=global_batch,
         seed=seed,
+        data=str(data.absolute()) if data else None,
         device=device.value,
         sync_batchnorm=sync_batchnorm,
         progress=False,
@@ -262,6 +270,38 @@ def syncbn(
     if json:
         typer.echo(jsonlib.dumps(as_json(found), indent=1))
         return
+    for table in tables(found):
+        console().print(table)
+
+
+@bench.command("data")
+def bench_data(
+    items: Annotated[str, typer.Option(help="How many items, separated by commas.")] = "2000,20000",
+    elements: Annotated[int, typer.Option(min=1, help="Numbers per item.")] = 4096,
+    ranks: Annotated[int, typer.Option(min=1, help="Processes that hold the data at once.")] = 4,
+    samples: Annotated[int, typer.Option(min=1000, help="Of the epoch whose first batch is timed.")] = 10_000_000,
+    lightning: Annotated[bool, typer.Option(help="Measure inside Lightning too, if it is installed.")] = True,
+    repeats: Repeats = 2,
+    json: Json = False,
+) -> None:
+    """Hold tensors in memory three ways: one big tensor, a list of tensors, a Ragged."""
+    from lockstep.bench.data import Options
+    from lockstep.bench.data import run as measure
+
+    try:
+        sizes = tuple(int(part) for part in items.split(","))
+    except ValueError:
+        raise BadInput(f"--items {items}: numbers separated by commas are needed, e.g. 2000,20000") from None
+    options = Options(
+        items=sizes, elements=elements, ranks=ranks, repeats=repeats, sampled=samples, lightning=lightning
+    )
+    found = measure(options, tell=lambda text: typer.echo(f"{text} ...", err=True))
+    if json:
+        typer.echo(jsonlib.dumps(found.as_json(), indent=1))
+        return
+    from lockstep.bench.data_table import tables
+    from lockstep.report.render import console
+
     for table in tables(found):
         console().print(table)
 

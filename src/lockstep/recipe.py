@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sized
@@ -131,8 +132,8 @@ def plan(recipe: Recipe, *, workers: int, samples: int, steps: int | None = None
     return Plan(samples=samples, lanes=lanes, epoch_steps=epoch_steps, steps=steps or epoch_steps * recipe.epochs)
 
 
-def load(reference: str) -> Recipe:
-    """Load a recipe from `file.py`, `file.py:function` or a built-in name."""
+def load(reference: str, data: str | None = None) -> Recipe:
+    """Load a recipe from `file.py`, `file.py:function` or a built-in name; `data` is handed to its function."""
     path, _, function = reference.partition(":")
     if path in BUILT_IN:
         module, shown = importlib.import_module(f"lockstep.recipes.{path}"), path
@@ -140,7 +141,7 @@ def load(reference: str) -> Recipe:
         module, shown = _execute(Path(path)), Path(path).stem
     else:
         raise BadInput(f"no recipe called {path!r}{nearest(path, list(BUILT_IN))} (or give a file: train.py)")
-    return _call(module, function or "recipe", reference, shown)
+    return _call(module, function or "recipe", reference, shown, data)
 
 
 def _execute(path: Path) -> ModuleType:
@@ -162,7 +163,7 @@ def _execute(path: Path) -> ModuleType:
     return module
 
 
-def _call(module: ModuleType, function: str, reference: str, shown: str) -> Recipe:
+def _call(module: ModuleType, function: str, reference: str, shown: str, data: str | None) -> Recipe:
     make = getattr(module, function, None)
     if not callable(make):
         has = [name for name in vars(module) if callable(getattr(module, name)) and not name.startswith("_")]
@@ -170,8 +171,10 @@ def _call(module: ModuleType, function: str, reference: str, shown: str) -> Reci
             f"{reference} has no function {function}(){nearest(function, has) if has else ''}. A recipe file "
             "defines `def recipe() -> lockstep.Recipe`"
         )
+    if data is not None and "data" not in inspect.signature(make).parameters:
+        raise BadInput(f"{reference} takes no --data: its {function}() has no parameter `data`")
     try:
-        made = make()
+        made = make() if data is None else make(data=data)
     except BadInput:
         raise
     except Exception as error:
@@ -200,7 +203,10 @@ def _dataset(source: Any, field: str) -> Any:
         except Exception as error:
             trace = "".join(traceback.format_exception(error)).rstrip()
             raise BadInput(f"Recipe({field}=...) raised while it made the data:\n{trace}") from error
-    if not isinstance(made, Sized) or not hasattr(made, "__getitem__"):
+    loader = hasattr(made, "dataset") and hasattr(
+        made, "collate_fn"
+    )  # a stock DataLoader; no torch is needed to see it
+    if not loader and (not isinstance(made, Sized) or not hasattr(made, "__getitem__")):
         raise BadInput(
             f"Recipe({field}=...) gave {_kind(made)}: a dataset with __len__ and __getitem__ is needed, or a "
             "function that returns one"

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
-from torch.utils.data import Dataset
 
+from lockstep.data import Padded, Ragged
 from lockstep.recipe import Loss, Recipe
 
 VOCABULARY, WIDTH, HEADS, LAYERS, LONGEST = 256, 96, 4, 2, 128
@@ -26,28 +26,20 @@ def recipe() -> Recipe:
     """Return the recipe."""
     return Recipe(
         model=Transformer,
-        data=lambda: Texts(TEXTS, part=0),
-        eval_data=lambda: Texts(EVAL_TEXTS, part=1),
+        data=lambda: make_texts(TEXTS, part=0),
+        eval_data=lambda: make_texts(EVAL_TEXTS, part=1),
         loss=loss,
         evaluate=metrics,
         optimizer=lambda ps: AdamW(ps, lr=3e-3, weight_decay=0.01),
         global_batch=32,
-        collate=pad,
     )
 
 
-class Texts(Dataset[Tensor]):
-    """Made-up sentences as bytes, one tensor per text, from 15 to 128 bytes long."""
-
-    def __init__(self, count: int, *, part: int) -> None:
-        draw = random.Random(40 + part)  # noqa: S311 - texts, not secrets
-        self._texts = [torch.tensor(list(_text(draw).encode()), dtype=torch.int64) for _ in range(count)]
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self._texts[index]
+def make_texts(count: int, *, part: int) -> Ragged:
+    """Return made-up sentences as bytes, one item per text, from 15 to 128 bytes long."""
+    draw = random.Random(40 + part)  # noqa: S311 - texts, not secrets
+    texts = (torch.tensor(list(_text(draw).encode()), dtype=torch.int64) for _ in range(count))
+    return Ragged(texts).batched("padded", fill=PADDING)
 
 
 def _text(draw: random.Random) -> str:
@@ -58,11 +50,6 @@ def _text(draw: random.Random) -> str:
             words.append(draw.choice(TAILS))
         sentences.append(" ".join(words) + ".")
     return " ".join(sentences)[:LONGEST]
-
-
-def pad(texts: list[Tensor]) -> Tensor:
-    """Return the texts as rows of one table, short ones filled up."""
-    return nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=PADDING)
 
 
 class Layer(nn.Module):
@@ -106,15 +93,15 @@ class Transformer(nn.Module):
         return scores
 
 
-def loss(model: nn.Module, batch: Tensor) -> Loss:
+def loss(model: nn.Module, batch: Padded) -> Loss:
     """Return the cross entropy of each next byte, summed, with the number of bytes as weight."""
-    total, count, _ = _predict(model, batch)
+    total, count, _ = _predict(model, batch.values)
     return Loss(total, count)
 
 
-def metrics(model: nn.Module, batch: Tensor) -> dict[str, Loss]:
+def metrics(model: nn.Module, batch: Padded) -> dict[str, Loss]:
     """Return loss and accuracy per byte."""
-    total, count, right = _predict(model, batch)
+    total, count, right = _predict(model, batch.values)
     return {"loss": Loss(total, count), "accuracy": Loss(right, count)}
 
 

@@ -1,4 +1,4 @@
-"""`cifar100`: a small ResNet with BatchNorm on images shaped and labelled like CIFAR-100, made in memory."""
+"""`cifar100`: a small ResNet with BatchNorm on CIFAR-100, or on images shaped and labelled like it, made in memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
+from lockstep.data.cifar100 import open_images
 from lockstep.recipe import Recipe
 from lockstep.recipes.mlp import loss, metrics
 
@@ -15,12 +16,12 @@ CLASSES = 100
 SAMPLES, EVAL_SAMPLES = 3200, 640
 
 
-def recipe() -> Recipe:
-    """Return the recipe."""
+def recipe(data: str | None = None) -> Recipe:
+    """Return the recipe; `data` is the standard archive, or the folder unpacked from it."""
     return Recipe(
         model=ResNet,
-        data=lambda: make_images(SAMPLES, part=0),
-        eval_data=lambda: make_images(EVAL_SAMPLES, part=1),
+        data=lambda: make_images(SAMPLES, part=0) if data is None else open_images(data, "train"),
+        eval_data=lambda: make_images(EVAL_SAMPLES, part=1) if data is None else open_images(data, "test"),
         loss=loss,
         evaluate=metrics,
         optimizer=lambda ps: SGD(ps, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),

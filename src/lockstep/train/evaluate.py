@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lockstep.data.loader import Collate, fetch, to_device
+from lockstep.data.loader import to_device
+from lockstep.data.source import Collate, fetch, open_source
 from lockstep.errors import BadInput
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.recipe import Loss, Metrics
@@ -32,6 +33,8 @@ def evaluate(
     sums have their own place in one table, so adding the workers' tables adds only zeros to them, and the
     final sum runs over chunks in order, whoever computed them.
     """
+    source = open_source(dataset, collate)
+    dataset, collate = (list(source.dataset) if source.stream else source.dataset), source.collate
     samples = len(dataset)
     if samples == 0:
         raise BadInput("the evaluation data is empty")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from lockstep.data.source import count_samples
 from lockstep.train import memory
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records, write_json
@@ -37,7 +38,7 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     started = time.time()
     recipe = spec.load()
     dataset = recipe.dataset()
-    plan = spec.plan(recipe, len(dataset))
+    plan = spec.plan(recipe, count_samples(dataset))
     trainer = Trainer(
         world,
         recipe.model,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lockstep.data.source import count_samples
 from lockstep.errors import BadInput
 from lockstep.strategies import check_name
 from lockstep.train.records import CannotWrite, create_folder
@@ -17,7 +18,7 @@ def preflight(spec: RunSpec, out: Path) -> None:
     """Refuse what cannot run, then make the run folder with its order in it."""
     check_name(spec.strategy)
     recipe = spec.load()
-    plan = spec.plan(recipe, len(recipe.dataset()))
+    plan = spec.plan(recipe, count_samples(recipe.dataset()))
     create_folder(out)
     try:
         write_spec(out, spec, recipe, plan)

@@ -47,13 +47,15 @@ class RunSpec:
     """Of weights, order and dropout."""
     sync_batchnorm: bool = False
     """Whether BatchNorm takes its statistics over all workers."""
+    data: str | None = None
+    """A path that the recipe's function gets."""
     progress: bool = True
     """Whether rank 0 shows how far it is."""
 
     def load(self) -> Recipe:
         """Load the recipe with this run's changes applied."""
         changes = {name: getattr(self, name) for name in ("lanes", "epochs", "global_batch", "seed")}
-        return load(self.recipe).override(**changes)
+        return load(self.recipe, self.data).override(**changes)
 
     def plan(self, recipe: Recipe, samples: int) -> Plan:
         """Check the recipe against this run's workers."""

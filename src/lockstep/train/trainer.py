@@ -79,6 +79,7 @@ class Trainer:
         )
         self.strategy = find(strategy)(world, training)
         self._waited = 0.0
+        self._next_step = 0
 
     @property
     def model(self) -> nn.Module:
@@ -93,8 +94,12 @@ class Trainer:
         epoch: int = 0,
         start: int = 0,
         collate: Collate | None = None,
+        prefetch: int | None = None,
     ) -> Iterator[Batch]:
-        """Yield this worker's part of each global batch; the order follows from the seed and the epoch alone."""
+        """Yield this worker's part of each global batch; the order follows from the seed and the epoch alone.
+
+        `dataset` may also be a stream or a stock DataLoader; `prefetch` batches are made ahead on a thread.
+        """
         check_lanes(self.lanes, self.world.size, global_batch)
         share = Share(
             global_batch=global_batch,
@@ -103,7 +108,15 @@ class Trainer:
             rank=self.world.rank,
             seed=self.seed,
         )
-        source = batches(dataset, share, epoch=epoch, start=start, collate=collate)
+        source = batches(
+            dataset,
+            share,
+            epoch=epoch,
+            start=start,
+            collate=collate,
+            prefetch=prefetch,
+            first_step=self._next_step or start,
+        )
         while True:
             began = time.perf_counter()
             batch = next(source, None)
@@ -112,6 +125,7 @@ class Trainer:
             if self._fill_up:
                 batch = fill_up(batch, self.lanes // self.world.size, lambda: fetch(dataset, [0], collate))
             self._waited = time.perf_counter() - began
+            self._next_step = batch.step + 1
             yield batch
 
     def step(self, batch: Batch) -> StepStats:

@@ -1,0 +1,255 @@
+"""`lockstep bench data`: one big tensor, a list of tensors and a Ragged, in spawned ranks and stock loaders."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.data import DistributedSampler
+
+from lockstep.bench.data_rank import Items, epochs, first_epoch
+from lockstep.data import Ragged
+from lockstep.data.loader import Share, batches
+from lockstep.errors import BadInput, RunFailed
+
+SIDES = ("one big tensor", "list of tensors", "Ragged")
+BIG, LIST, OURS = SIDES
+WORKERS = (0, 2)
+SECONDS = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is measured."""
+
+    items: tuple[int, ...] = (2_000, 20_000)
+    """How many items; each number is a table row per side."""
+    elements: int = 4096
+    """Floats per item."""
+    ranks: int = 4
+    """Processes that hold the data at once."""
+    repeats: int = 2
+    """How often each side is started, in turn."""
+    sampled: int = 10_000_000
+    """Samples of the epoch whose first batch is timed."""
+    lightning: bool = True
+    """Whether Lightning's spawned ranks are measured too, if it is installed."""
+
+
+@dataclass
+class Row:
+    """One side at one size."""
+
+    items: int
+    side: str
+    start: list[float] = field(default_factory=list)
+    """Seconds from starting the ranks to the last rank's first batch; importing torch is in it."""
+    opened: list[float] = field(default_factory=list)
+    """Seconds from a rank's imports to its first batch, the slowest rank: its own part of the waiting for data."""
+    epoch: dict[int, list[float]] = field(default_factory=dict)
+    """Seconds per epoch in a stock loader, by its workers."""
+    descriptors: int = 0
+    """Open files of a rank."""
+    private: int = 0
+    """Bytes of a rank alone."""
+    shared: int = 0
+    """Bytes it has in common with others."""
+    copies: float = 0.0
+    """What all ranks together hold beyond what they held before, in copies of the data."""
+    lightning: float | None = None
+    """Seconds of a fit in Lightning, with two spawned ranks."""
+    why_not: str = ""
+    """What stopped it."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A ratio that was promised."""
+
+    what: str
+    ratio: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything of one run."""
+
+    rows: list[Row]
+    goals: list[Goal]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"rows": [asdict(row) for row in self.rows], "goals": [asdict(goal) for goal in self.goals]}
+
+
+def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found:
+    """Measure all sides in turn; more items first make the list fail, which is a row that says so."""
+    if min(options.items) < 100 * options.ranks or options.elements < 1:
+        raise BadInput(f"--items: at least {100 * options.ranks} are needed for {options.ranks} ranks")
+    rows: list[Row] = []
+    goals: list[Goal] = []
+    for items in options.items:
+        here = {side: Row(items, side) for side in SIDES}
+        values = torch.randn(items, options.elements)
+        tell(f"{items} items: building")
+        goals.append(_building(values, options.repeats))
+        for repeat in range(options.repeats):
+            for side, row in here.items():
+                if not row.why_not:
+                    tell(f"{items} items: {side} in {options.ranks} spawned ranks, repeat {repeat + 1}")
+                    _start(row, make(side, values), options.ranks, values.nbytes)
+        tell(f"{items} items: epochs")
+        _epochs({side: row for side, row in here.items() if not row.why_not}, values, 4 * options.repeats)
+        if options.lightning and items == options.items[0]:
+            _lightning(here, options, tell)
+        rows += here.values()
+        goals += _goals(here)
+    tell("sampling")
+    return Found(rows, [*goals, _few_descriptors(rows), _sampling(options.sampled)])
+
+
+def make(side: str, values: torch.Tensor) -> Any:
+    """Return one side's data; each gets memory of its own, so that sharing it moves nobody else's."""
+    if side == BIG:
+        return Items(values.clone())
+    parts = [row.clone() for row in values]
+    return Items(parts) if side == LIST else Ragged(parts)
+
+
+def _start(row: Row, data: Any, ranks: int, size: int) -> None:
+    context: Any = multiprocessing.get_context("spawn")
+    together = context.Barrier(ranks)
+    pipes, processes = [], []
+    began = time.time()
+    try:
+        for rank in range(ranks):
+            mine, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=first_epoch, args=(data, rank, ranks, together, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            pipes.append(mine)
+            processes.append(process)
+        told = [_receive(pipe) for pipe in pipes]
+    except (OSError, RuntimeError, EOFError) as error:
+        row.why_not = (str(error).rpartition(": ")[2] or type(error).__name__) + (
+            f" (limit {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})" if "open files" in str(error) else ""
+        )
+        return
+    finally:
+        for process in processes:
+            if row.why_not:
+                process.kill()
+            process.join()
+    row.start.append(max(one["first"] for one in told) - began)
+    row.opened.append(max(one["first"] - one["ready"] for one in told))
+    row.descriptors = max(one["descriptors"] for one in told)
+    row.private, row.shared = (max(one[name] for one in told) for name in ("private", "shared"))
+    row.copies = sum(one["part"] - one["before"]["part"] for one in told) / size
+
+
+def _receive(pipe: Any) -> Any:
+    if not pipe.poll(SECONDS):
+        raise RuntimeError(f"no answer within {SECONDS:.0f} s")
+    return pipe.recv()
+
+
+def _epochs(rows: dict[str, Row], values: torch.Tensor, rounds: int) -> None:
+    context: Any = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe(duplex=False)
+    sides = {side: make(side, values) for side in rows}
+    process = context.Process(target=epochs, args=(sides, WORKERS, rounds, theirs))
+    process.start()
+    theirs.close()
+    try:
+        found = mine.recv()
+    except EOFError:
+        raise RunFailed("a process that read epochs ended before it was done; its message stands above") from None
+    finally:
+        process.join()
+    for side, row in rows.items():
+        row.epoch = {workers: found[f"{side}/{workers}"] for workers in WORKERS}
+
+
+def _lightning(rows: dict[str, Row], options: Options, tell: Callable[[str], None]) -> None:
+    """Fit in Lightning, if it is installed; a side that fails there has no figure."""
+    if importlib.util.find_spec("lightning") is None:
+        return
+    for side, row in rows.items():
+        tell(f"{row.items} items: {side} in Lightning")
+        command = [sys.executable, "-m", "lockstep.bench.data_lightning", side, str(row.items), str(options.elements)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        row.lightning = float(done.stdout.split()[-1]) if done.returncode == 0 else None
+
+
+def _building(values: torch.Tensor, repeats: int) -> Goal:
+    """Compare building from a list with a plain copy of the same bytes."""
+    parts = [row.clone() for row in values]
+    sides: list[tuple[Callable[[], Any], list[float]]] = [(lambda: Ragged(parts), []), (values.clone, [])]
+    for repeat in range(2 * repeats + 1):
+        for make, times in sides:
+            began = time.perf_counter()
+            made = make()
+            if repeat:
+                times.append(time.perf_counter() - began)
+            del made
+    return Goal(f"{len(values)} items: building / a plain copy of the bytes", _ratio(sides[0][1], sides[1][1]), 3.0)
+
+
+def _goals(rows: dict[str, Row]) -> list[Goal]:
+    ours, items = rows[OURS], rows[OURS].items
+    found = [
+        Goal(f"{items} items: epoch, {n} loader workers: Ragged / one big tensor", _ratio(ours.epoch[n], theirs), 1.05)
+        for n, theirs in rows[BIG].epoch.items()
+    ]
+    if rows[LIST].start:
+        found += [
+            Goal(f"{items} items: start: Ragged / list of tensors", _ratio(ours.start, rows[LIST].start), 0.5),
+            Goal(f"{items} items: imports to first batch: Ragged / list", _ratio(ours.opened, rows[LIST].opened), 0.5),
+        ]
+    return [*found, Goal(f"{items} items: memory of all ranks, in copies of the data", ours.copies, 1.1)]
+
+
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return the median of the ratios of neighbours in time: a busy minute hurts both sides of one."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def _few_descriptors(rows: list[Row]) -> Goal:
+    counts = [row.descriptors for row in rows if row.side == OURS]
+    return Goal("descriptors of a rank: most items / fewest items", max(counts) / min(counts), 1.0)
+
+
+def _sampling(samples: int) -> Goal:
+    """Compare the first batch of a huge epoch: ours, and the indices of the stock sampler."""
+    numbers = _Numbers(samples)
+    share = Share(global_batch=256, lanes=4, workers=4)
+    began = time.perf_counter()
+    next(batches(numbers, share, epoch=0, prefetch=0))
+    ours = time.perf_counter()
+    next(iter(DistributedSampler(numbers, 4, 0)))
+    theirs = time.perf_counter()
+    return Goal(f"first batch of {samples} samples: ours / DistributedSampler", (ours - began) / (theirs - ours), 0.01)
+
+
+class _Numbers(torch.utils.data.Dataset[Any]):
+    """Its own numbers, without holding them."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def gather(self, indices: Any) -> Any:
+        """Return the numbers that were asked for."""
+        return torch.as_tensor(indices)

@@ -1,0 +1,99 @@
+"""What the processes of `lockstep bench data` do: read through a stock DataLoader, and say what it took."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.synchronize import Barrier
+
+BATCH = 64
+READY = time.time()  # when this process had imported everything, before any data is opened
+
+
+class Items(Dataset[Any]):
+    """Items by number, from a big tensor or a list: what people write today."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.data[index]
+
+
+def loader(data: Any, rank: int, ranks: int, workers: int) -> DataLoader[Any]:
+    """Return a stock loader over one rank's share of a shuffled epoch, the same for every side."""
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(7))[rank::ranks].tolist()
+    context = "fork" if workers else None
+    return DataLoader(data, BATCH, sampler=order, num_workers=workers, multiprocessing_context=context)
+
+
+def read(batches: Any) -> float:
+    """Go through an epoch; return the seconds."""
+    began = time.perf_counter()
+    for batch in batches:
+        batch[0, 0].item()
+    return time.perf_counter() - began
+
+
+def first_epoch(data: Any, rank: int, ranks: int, together: Barrier, pipe: Connection) -> None:
+    """Run in a spawned rank: the first batch, an epoch, and what the process holds then."""
+    _settle()
+    next(iter(loader(torch.zeros(BATCH * ranks, 1), rank, ranks, 0)))  # what a loader needs is not the data's
+    before = memory()
+    source = iter(loader(data, rank, ranks, 0))
+    next(source)
+    first = time.time()
+    read(source)
+    together.wait()  # what several map is counted in parts, so all must have it mapped
+    after = memory()
+    together.wait()
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    pipe.send({"first": first, "ready": READY, "descriptors": files, "before": before, **after})
+
+
+def _settle() -> None:
+    """Do once what any training does: without it the allocator gives each batch back to the system, or not, by luck."""
+    torch.set_num_threads(1)
+    torch.zeros(24 * 2**20, dtype=torch.uint8)
+
+
+def epochs(sides: dict[str, Any], workers: Sequence[int], rounds: int, pipe: Connection) -> None:
+    """Run in one spawned process: epochs of all sides in turn, there and back, after a first round to warm up.
+
+    Epochs without loader workers are short, so there are more of them.
+    """
+    _settle()
+    found: dict[str, list[float]] = {f"{side}/{count}": [] for side in sides for count in workers}
+    for count in workers:
+        for turn in range(1 + (rounds if count else 5 * rounds)):
+            for side in sides if turn % 2 else reversed(sides):
+                seconds = read(loader(sides[side], 0, 1, count))
+                if turn:
+                    found[f"{side}/{count}"].append(seconds)
+    pipe.send(found)
+
+
+def memory() -> dict[str, int]:
+    """Return this process's memory in bytes: its own, what it shares, and its part of the whole."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is nobody's data
+    sums = {"private": 0, "shared": 0, "part": 0}
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]:
+        name, size, *_ = line.split()
+        key = {"Private": "private", "Shared": "shared"}.get(name.partition("_")[0], "part" if name == "Pss:" else "")
+        if key and "Hugetlb" not in name:
+            sums[key] += int(size) * 1024
+    return sums

@@ -1,0 +1,81 @@
+"""How items of different shape become one batch: packed, padded, nested, or left as a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from lockstep.errors import BadInput, nearest
+
+HOW = ("packed", "padded", "nested", "list")
+
+
+class Packed(NamedTuple):
+    """Items one after another, nothing between them."""
+
+    values: Tensor
+    """All rows of all items; all elements in one line if more than the first dimension differs."""
+    offsets: Tensor
+    """Where each item begins in `values`, and the end."""
+    shapes: Tensor | None
+    """The items' shapes, if the offsets do not tell them."""
+
+
+class Padded(NamedTuple):
+    """Items as rows of one table, short ones filled up."""
+
+    values: Tensor
+    """One row per item."""
+    lengths: Tensor
+    """The items' lengths, or their shapes if more than the first dimension differs."""
+
+
+def check_how(how: str) -> str:
+    """Refuse a name that is none of the four."""
+    if how not in HOW:
+        raise BadInput(f"no way to batch called {how!r}{nearest(how, list(HOW))}")
+    return how
+
+
+def combine(items: Sequence[Tensor], how: str, fill: float, *, leading: bool) -> Packed | Padded | Tensor:
+    """Return a batch of one field's tensors; `leading` says that only their first dimension may differ."""
+    if how == "padded":
+        return _padded(items, fill, leading=leading)
+    packed = _packed(items, leading=leading)
+    if how == "packed":
+        return packed
+    if not leading:
+        raise BadInput("a nested batch needs items that differ in their first dimension only: use packed or padded")
+    return torch.nested.nested_tensor_from_jagged(packed.values, packed.offsets)
+
+
+def _packed(items: Sequence[Tensor], *, leading: bool) -> Packed:
+    if leading:
+        return Packed(torch.cat(list(items)), _offsets([len(item) for item in items]), None)
+    ranks = max(item.dim() for item in items)
+    shapes = [(*item.shape, *[-1] * (ranks - item.dim())) for item in items]
+    values = torch.cat([item.reshape(-1) for item in items])
+    return Packed(values, _offsets([item.numel() for item in items]), torch.tensor(shapes).reshape(len(items), ranks))
+
+
+def _offsets(lengths: list[int]) -> Tensor:
+    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    torch.cumsum(torch.tensor(lengths), 0, out=offsets[1:])
+    return offsets
+
+
+def _padded(items: Sequence[Tensor], fill: float, *, leading: bool) -> Padded:
+    if leading:
+        lengths = torch.tensor([len(item) for item in items])
+        return Padded(pad_sequence(list(items), batch_first=True, padding_value=fill), lengths)
+    if len({item.dim() for item in items}) > 1:
+        raise BadInput("items that differ in their number of dimensions cannot be padded: use packed or list")
+    shapes = torch.tensor([tuple(item.shape) for item in items])
+    values = items[0].new_full((len(items), *shapes.amax(0).tolist()), fill)
+    for row, item in zip(values, items, strict=True):
+        row[tuple(slice(size) for size in item.shape)] = item
+    return Padded(values, shapes)

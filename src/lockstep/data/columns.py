@@ -1,0 +1,162 @@
+"""One field of a Ragged, read from its mapping: items as views, batches in one gather."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from mmap import mmap
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lockstep.data.batch import combine
+from lockstep.data.items import NUMPY, numpy_dtype, torch_dtype
+from lockstep.data.layout import Field, Region, Schema
+from lockstep.errors import BadInput
+
+FEW_KERNELS = (torch.uint16, torch.uint32, torch.uint64)  # types that torch stores, and hardly computes with
+
+
+class Column(ABC):
+    """The values of one field."""
+
+    def __init__(self, field: Field, values: np.ndarray[Any, Any]) -> None:
+        self.kind = field.kind
+        self.dtype = torch_dtype(field.dtype)
+        self._carried = self.dtype not in NUMPY
+        self._values = values
+
+    @abstractmethod
+    def array(self, index: int) -> np.ndarray[Any, Any]:
+        """Return one item's elements, in the mapping."""
+
+    def item(self, index: int) -> Any:
+        """Return one item: a view, or for text and bytes an object of its own.
+
+        # [Note: storage per item] The tensor is made from this item's bytes alone, never by indexing one
+        # tensor over the whole mapping: what is sent to another process, or saved, is a tensor's whole storage.
+        """
+        part = self.array(index)
+        if self.kind == "tensor":
+            return torch.from_numpy(part).view(self.dtype) if self._carried else torch.from_numpy(part)
+        return part.tobytes().decode("utf-8", "surrogatepass") if self.kind == "text" else part.tobytes()
+
+    def items(self, indices: Sequence[int]) -> list[Any]:
+        """Return several items."""
+        return [self.item(index) for index in indices]
+
+    def gather(self, indices: Sequence[int], how: str, fill: float) -> Any:
+        """Return the batch of several items."""
+        return self.join(self.items(indices), how, fill)
+
+    def join(self, items: Sequence[Any], how: str, fill: float) -> Any:
+        """Return the batch of items that were taken out before."""
+        if self.kind != "tensor" or how == "list":
+            return list(items)
+        return self._combine(items, how, fill)
+
+    @abstractmethod
+    def _combine(self, items: Sequence[Tensor], how: str, fill: float) -> Any: ...
+
+
+class Fixed(Column):
+    """All items have one shape: a dense array, and as fast as one."""
+
+    def __init__(self, field: Field, values: np.ndarray[Any, Any], count: int) -> None:
+        assert field.shape is not None
+        super().__init__(field, values.reshape(count, *(size or 0 for size in field.shape)))
+        self._dense = torch.from_numpy(self._values)
+        if self.dtype in FEW_KERNELS:  # gathered as integers of the same size
+            self._dense = self._dense.view(getattr(torch, f"int{8 * self.dtype.itemsize}"))
+
+    def array(self, index: int) -> np.ndarray[Any, Any]:
+        """Return one row."""
+        part: np.ndarray[Any, Any] = self._values[index, ...]
+        return part
+
+    def items(self, indices: Sequence[int]) -> list[Any]:
+        """Return several rows, with as little as possible done for each."""
+        if self.kind != "tensor" or self._carried:
+            return super().items(indices)
+        values, view = self._values, torch.from_numpy
+        return [view(values[index, ...]) for index in indices]
+
+    def gather(self, indices: Sequence[int], how: str, fill: float) -> Any:
+        """Return the rows as one tensor."""
+        if self.kind != "tensor" or how == "list":
+            return self.items(indices)
+        return self._dense.index_select(0, torch.as_tensor(indices, dtype=torch.int64)).view(self.dtype)
+
+    def _combine(self, items: Sequence[Tensor], how: str, fill: float) -> Tensor:
+        return torch.stack(list(items))
+
+
+class Varying(Column):
+    """One dimension differs, and the offsets tell it."""
+
+    def __init__(self, field: Field, values: np.ndarray[Any, Any], offsets: memoryview) -> None:
+        super().__init__(field, values)
+        assert field.shape is not None
+        self._offsets = offsets  # gives Python ints, several times faster than an array's own
+        self._flat = len(field.shape) == 1
+        self._shape = tuple(-1 if size is None else size for size in field.shape)
+        self._leading = field.shape[0] is None
+
+    def array(self, index: int) -> np.ndarray[Any, Any]:
+        """Return one item's run of elements in its shape."""
+        part: np.ndarray[Any, Any] = self._values[self._offsets[index] : self._offsets[index + 1]]
+        return part if self._flat else part.reshape(self._shape)
+
+    def _combine(self, items: Sequence[Tensor], how: str, fill: float) -> Any:
+        return combine(items, how, fill, leading=self._leading)
+
+
+class Tabled(Column):
+    """Several dimensions differ, or even their number: a table tells each item's shape."""
+
+    def __init__(
+        self, field: Field, values: np.ndarray[Any, Any], offsets: memoryview, shapes: np.ndarray[Any, Any]
+    ) -> None:
+        super().__init__(field, values)
+        self._offsets = offsets
+        self._shapes = shapes
+
+    def array(self, index: int) -> np.ndarray[Any, Any]:
+        """Return one item's run of elements in its shape."""
+        shape = [size for size in self._shapes[index].tolist() if size >= 0]
+        part: np.ndarray[Any, Any] = self._values[self._offsets[index] : self._offsets[index + 1]].reshape(shape)
+        return part
+
+    def _combine(self, items: Sequence[Tensor], how: str, fill: float) -> Any:
+        return combine(items, how, fill, leading=False)
+
+
+def open_column(mapped: mmap, schema: Schema, field: Field, where: str) -> Column:
+    """Return the column of a field; the sizes of its regions are checked against each other first."""
+    dtype = torch_dtype(field.dtype)
+    values = np.frombuffer(mapped, dtype=np.uint8, count=field.values.size, offset=field.values.at)
+    values = values.view(numpy_dtype(dtype)) if field.values.size % dtype.itemsize == 0 else values[:0]
+    if field.offsets is None:
+        count = schema.items * int(np.prod([size or 0 for size in field.shape or ()], dtype=np.int64))
+        _check(field, where, count * dtype.itemsize, None not in (field.shape or ()))
+        return Fixed(field, values, schema.items)
+    offsets = memoryview(mapped)[field.offsets.at : field.offsets.at + field.offsets.size].cast("q")
+    _check(field, where, offsets[-1] * dtype.itemsize, offsets[0] == 0)
+    if field.shapes is not None:
+        return Tabled(field, values, offsets, _table(mapped, field.shapes, schema.items))
+    _check(field, where, field.values.size, field.shape is not None and field.shape.count(None) == 1)
+    return Varying(field, values, offsets)
+
+
+def _table(mapped: mmap, region: Region, items: int) -> np.ndarray[Any, Any]:
+    return np.frombuffer(mapped, dtype=np.int64, count=region.size // 8, offset=region.at).reshape(items, -1)
+
+
+def _check(field: Field, where: str, expected: int, fits: bool) -> None:
+    if not fits or field.values.size != expected:
+        raise BadInput(
+            f"{where} is damaged: field {field.name!r} has {field.values.size} bytes of values, and its tables say "
+            f"{expected}; write it again"
+        )

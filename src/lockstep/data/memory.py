@@ -1,0 +1,20 @@
+"""How much memory a process may still take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def room() -> int:
+    """Return the bytes that are free: of the machine, or of the control group if it allows less."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit = int((CGROUP / "memory.max").read_text())
+        used = int((CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):  # no control group, or no limit in it
+        return free
+    return max(0, min(free, limit - used))

@@ -1,0 +1,120 @@
+"""Where the bytes of a Ragged go: a piece of memory, or a file that gets its name only when it is whole.
+
+Everything goes through write(), never through a mapping: a full disk is an error then, and not a crash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lockstep.data.layout import aligned
+from lockstep.data.memory import room
+from lockstep.errors import BadInput
+
+
+class Target:
+    """Bytes in order: counted, and hashed on the way if that was asked for."""
+
+    def __init__(self, descriptor: int, name: str, *, hashed: bool = False, in_memory: bool = False) -> None:
+        self.name = name
+        self.at = 0
+        self._descriptor = descriptor
+        self._hash = hashlib.sha256() if hashed else None
+        self._checked = 0 if in_memory else None
+
+    def write(self, buffers: Sequence[Any], size: int) -> None:
+        """Append buffers that hold `size` bytes together."""
+        if self._checked is not None and self.at + size > self._checked:
+            self._check_room(size)
+        if self._hash is not None:
+            for buffer in buffers:
+                self._hash.update(_flat(buffer))
+        with self.explained():
+            done = os.writev(self._descriptor, buffers) if size else 0
+            if done < size:  # a call moves at most 2 GiB, and a signal can cut it short
+                self._write_rest(buffers, done)
+        self.at += size
+
+    def skip(self, size: int) -> None:
+        """Leave room at the front; it is not hashed."""
+        with self.explained():
+            os.lseek(self._descriptor, size, os.SEEK_SET)
+        self.at = size
+
+    def write_front(self, data: bytes) -> None:
+        """Fill the room at the front."""
+        with self.explained():
+            os.pwrite(self._descriptor, data, 0)
+
+    @property
+    def sha256(self) -> bytes | None:
+        """The hash of what was written, if it was asked for."""
+        return self._hash.digest() if self._hash is not None else None
+
+    def align(self) -> None:
+        """Fill up to the next boundary."""
+        gap = aligned(self.at) - self.at
+        self.write([bytes(gap)], gap)
+
+    def _write_rest(self, buffers: Sequence[Any], done: int) -> None:
+        for buffer in buffers:
+            left = _flat(buffer)
+            skip = min(done, len(left))
+            done, left = done - skip, left[skip:]
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+
+    def _check_room(self, size: int) -> None:
+        """Refuse before the kernel ends the process; looked at again every so often."""
+        free = room()
+        if size > free:
+            raise BadInput(
+                f"the data does not fit in memory: {(self.at + size) / 2**20:.0f} MiB so far, and "
+                f"{free / 2**20:.0f} MiB free. Write it to a file instead: Ragged.write(path, items)"
+            )
+        self._checked = self.at + size + min(free // 4, 256 * 2**20)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn the system's error into one that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            raise BadInput(f"cannot write {self.name}: {error.strerror}; make room, or choose another place") from error
+
+
+def _flat(buffer: Any) -> memoryview:
+    """Return the bytes of a buffer; a memoryview of an empty or many-dimensional array does not cast."""
+    plain: Any = buffer.reshape(-1).view(np.uint8) if isinstance(buffer, np.ndarray) else buffer
+    return memoryview(plain)
+
+
+@contextmanager
+def new_file(path: Path, *, hashed: bool) -> Iterator[Target]:
+    """Yield a file to write to; what is whole is moved to its name, and anything else is removed."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}; choose another place") from error
+    try:
+        target = Target(descriptor, str(path), hashed=hashed)
+        try:
+            yield target
+            with target.explained():
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        with target.explained():
+            part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,47 @@
+"""`lockstep bench data`, small: every side and every goal is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lockstep.bench.data import OURS, SIDES, Found, Goal, Row
+from lockstep.bench.data_table import tables
+from lockstep.report.render import console
+from tests.commands import lockstep
+
+SMALL = ["--items", "300,400", "--elements", "64", "--ranks", "2", "--repeats", "1", "--samples", "100000"]
+
+
+def test_all_sides_from_one_run(tmp_path: Path) -> None:
+    done = lockstep("bench", "data", *SMALL, "--no-lightning", "--json", cwd=tmp_path)
+    assert done.code == 0, done.text
+    found = json.loads(done.out)
+    assert [(row["items"], row["side"]) for row in found["rows"]] == [(n, side) for n in (300, 400) for side in SIDES]
+    for row in found["rows"]:
+        assert not row["why_not"]
+        assert len(row["start"]) == 1
+        assert set(row["epoch"]) == {"0", "2"}
+    files = {(row["items"], row["side"]): row["descriptors"] for row in found["rows"]}
+    assert files[300, OURS] == files[400, OURS] < 50
+    assert files[300, "list of tensors"] > 300
+    assert {goal["most"] for goal in found["goals"]} == {3.0, 1.05, 0.5, 1.1, 1.0, 0.01}
+
+
+def test_a_side_that_fails_is_a_row_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    good = Row(10, OURS, start=[1.0], opened=[0.5], epoch={0: [0.1], 2: [0.2]}, descriptors=12)
+    rows = [Row(10, "list of tensors", why_not="Too many open files (24)"), good]
+    for table in tables(Found(rows, [Goal("ours / theirs", 0.123456, 0.5)])):
+        console().print(table)
+    shown = capsys.readouterr().out
+    for words in ("Too many", "0.1235", "at most 0.5", "12"):
+        assert words in shown
+
+
+@pytest.mark.parametrize(("items", "words"), [("many", "numbers separated by commas"), ("10", "at least 400")])
+def test_refused(items: str, words: str, tmp_path: Path) -> None:
+    done = lockstep("bench", "data", "--items", items, cwd=tmp_path)
+    assert done.code == 2
+    assert words in done.err
