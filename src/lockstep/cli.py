@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from lockstep.cli_bench import Json, bench
 from lockstep.errors import BadInput, LockstepError
 from lockstep.version import __version__
 
@@ -34,7 +35,6 @@ app = typer.Typer(
 )
 
 
-bench = typer.Typer(help="The tables: ours beside the stock parts, from one interleaved run.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
 
@@ -64,12 +64,10 @@ Data = Annotated[
     typer.Option(help="Data for the recipe, e.g. the CIFAR-100 archive.", show_default="made up in memory"),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder to make for the results.", show_default="runs/...")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DeviceOption = Annotated[Device, typer.Option(help="What to compute on.")]
 SyncBatchNorm = Annotated[
     bool, typer.Option("--sync-batchnorm", help="BatchNorm over all workers; results then depend on their number.")
 ]
-Repeats = Annotated[int, typer.Option(min=1, help="How often each side is timed, in turn.")]
 LauncherOption = Annotated[
     str | None,
     typer.Option(help="inline, spawn, torchrun, srun or mpirun.", show_default="who started this, or spawn"),
@@ -226,84 +224,6 @@ def launch(
 
     reach = Reach(nodes=nodes, extra=tuple(shlex.split(launcher_args)))
     launch_script((str(script), *context.args), workers, launcher, threads, reach)
-
-
-@bench.command()
-def start(repeats: Repeats = 5, json: Json = False) -> None:
-    """Time from command to help text and to the first training step, beside stock PyTorch."""
-    from lockstep.bench.start import run as measure
-    from lockstep.report.render import console, figures
-
-    found = measure(repeats)
-    if json:
-        typer.echo(jsonlib.dumps([{**vars(figure), "ratio": figure.ratio} for figure in found], indent=1))
-    else:
-        console().print(figures(f"start-up, {repeats} repeats each", found))
-
-
-@bench.command()
-def collectives(repeats: Repeats = 20, json: Json = False) -> None:
-    """Time all_reduce on gloo, on shm, and in place in shared memory, beside a plain copy of the bytes."""
-    from lockstep.bench.collectives import main as measure
-
-    measure(json=json, repeats=repeats)
-
-
-@bench.command()
-def ddp(repeats: Repeats = 20, json: Json = False) -> None:
-    """Time a training step without communication, with torch DDP, and with ours; and take the memory."""
-    from lockstep.bench.ddp import main as measure
-
-    measure(json=json, repeats=repeats)
-
-
-@bench.command()
-def syncbn(
-    runs: Annotated[int, typer.Option(min=40, help="Steps timed for each cell; a tenth for images.")] = 1000,
-    json: Json = False,
-) -> None:
-    """Time and memory of SyncBatchNorm on 2 workers, beside a version by hand and local BatchNorm."""
-    from lockstep.bench.syncbn import as_json, run, tables
-    from lockstep.report.render import console
-
-    found = run(runs)
-    if json:
-        typer.echo(jsonlib.dumps(as_json(found), indent=1))
-        return
-    for table in tables(found):
-        console().print(table)
-
-
-@bench.command("data")
-def bench_data(
-    items: Annotated[str, typer.Option(help="How many items, separated by commas.")] = "2000,20000",
-    elements: Annotated[int, typer.Option(min=1, help="Numbers per item.")] = 4096,
-    ranks: Annotated[int, typer.Option(min=1, help="Processes that hold the data at once.")] = 4,
-    samples: Annotated[int, typer.Option(min=1000, help="Of the epoch whose first batch is timed.")] = 10_000_000,
-    lightning: Annotated[bool, typer.Option(help="Measure inside Lightning too, if it is installed.")] = True,
-    repeats: Repeats = 2,
-    json: Json = False,
-) -> None:
-    """Hold tensors in memory three ways: one big tensor, a list of tensors, a Ragged."""
-    from lockstep.bench.data import Options
-    from lockstep.bench.data import run as measure
-
-    try:
-        sizes = tuple(int(part) for part in items.split(","))
-    except ValueError:
-        raise BadInput(f"--items {items}: numbers separated by commas are needed, e.g. 2000,20000") from None
-    options = Options(
-        items=sizes, elements=elements, ranks=ranks, repeats=repeats, sampled=samples, lightning=lightning
-    )
-    found = measure(options, tell=lambda text: typer.echo(f"{text} ...", err=True))
-    if json:
-        typer.echo(jsonlib.dumps(found.as_json(), indent=1))
-        return
-    from lockstep.bench.data_table import tables
-    from lockstep.report.render import console
-
-    for table in tables(found):
-        console().print(table)
 
 
 @app.command()
