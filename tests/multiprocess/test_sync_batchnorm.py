@@ -209,9 +209,10 @@ def test_torch_ddp_takes_it_on_the_cpu(ranks: Ranks, backend: str, size: int) ->
         check(found, alone, 1e-5)
 
 
-def test_a_run_with_short_batches_says_that_it_depends_on_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["torch-ddp", "ddp"])
+def test_a_run_with_short_batches_says_that_it_depends_on_workers(strategy: str, tmp_path: Path) -> None:
     """In the last step one lane of four has a sample: the others are fillers, which meet all the same."""
-    order = ["run", NORMED, "--workers", "2", "--lanes", "4", "--sync-batchnorm", "--strategy", "torch-ddp"]
+    order = ["run", NORMED, "--workers", "2", "--lanes", "4", "--sync-batchnorm", "--strategy", strategy]
     done = lockstep(*order, "--json", "--out", "out", cwd=tmp_path)
     assert done.code == 0, done.text
     assert json.loads(done.out)["result"]["depends_on_workers"] == "SyncBatchNorm"
