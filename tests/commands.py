@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 
 RECIPES = Path(__file__).parent / "recipes"
 TINY = str(RECIPES / "tiny.py")
@@ -97,6 +98,27 @@ def finish(process: subprocess.Popen[str]) -> Done:
         out, err = process.communicate()
         raise AssertionError(f"no end after {SECONDS} s: {process.args!r}\n{out}\n{err}") from None
     return Done(process.returncode, out, err)
+
+
+def inside(
+    arguments: Sequence[str], cwd: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Done:
+    """Run the command line in this process, for what starts no worker: torch is imported already, so it is quick."""
+    from lockstep.cli import main
+
+    for name in list(os.environ):
+        if name.startswith(LAUNCHER_PREFIXES) or name in LAUNCHER_NAMES:
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(cwd)
+    monkeypatch.setattr(sys, "argv", ["lockstep", *arguments])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    out, err = capfd.readouterr()
+    return Done(int(ended.value.code or 0), out, err)
 
 
 def lockstep(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> Done:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, lockstep
+from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, inside, lockstep
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,14 @@ from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, lockstep
         ([TINY, "--device", "cuda"], "no accelerator is available here"),
     ],
 )
-def test_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
-    done = lockstep("run", *arguments, "--out", "out", cwd=tmp_path)
+def test_refused(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    done = inside(["run", *arguments, "--out", "out"], tmp_path, monkeypatch, capfd)
     assert words in done.err, done.text
     assert done.code == 2, done.text
     assert done.err.count("lockstep: ") == 1

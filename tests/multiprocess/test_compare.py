@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.report.collect import Run
 from lockstep.report.compare import summarise, with_speed_up
-from tests.commands import TINY, lockstep
+from tests.commands import TINY, inside, lockstep
 
 
 def test_side_by_side(tmp_path: Path) -> None:
@@ -56,8 +56,14 @@ def test_a_row_that_cannot_run_says_why(tmp_path: Path) -> None:
         ([TINY, "--workers", "0"], "workers=0"),
     ],
 )
-def test_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
-    done = lockstep("compare", *arguments, cwd=tmp_path)
+def test_refused(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    done = inside(["compare", *arguments], tmp_path, monkeypatch, capfd)
     assert done.code == 2, done.text
     assert words in done.err
 
