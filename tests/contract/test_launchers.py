@@ -17,7 +17,7 @@ from tests.contract.ways import LAUNCHED, TYPED, make, params
 WORKERS = 2
 FAULTS = {
     "raises": "ValueError: the fourth batch is cursed",
-    "killed": "signal 9|ended without a word",  # MPICH tells of the first death it sees, not always of the cause
+    "killed": "signal 9",
     "exits": "called exit(0)",
     "exits_hard": "ended without a word|exited with code 0",
 }
@@ -56,7 +56,9 @@ def test_a_failing_rank_ends_the_run(name: str, fault: str, request: pytest.Fixt
     out = tmp_path / "out"
     done = way.run([f"{TINY}:{fault}", "--threads", "1", "--out", str(out)], WORKERS, tmp_path, marked)
     assert done.code == 1, done.text
-    check_report(done, fault)
+    # An mpirun tells of the first death it sees, which may be that of a rank that noticed.
+    vague = fault == "killed" and name in ("openmpi", "mpich")
+    check_report(done, fault, "ended without a word" if vague else None)
     assert len(done.err.splitlines()) < 30, done.text
     assert json.loads((out / "result.json").read_text())["outcome"] == "failed"
     assert marked.survivors() == []
@@ -71,12 +73,12 @@ def test_a_failing_rank_ends_what_others_started(name: str, request: pytest.Fixt
     assert marked.survivors() == []
 
 
-def check_report(done: Done, fault: str) -> None:
+def check_report(done: Done, fault: str, also: str | None = None) -> None:
     """The report names rank, host, step and cause, once, on one screen."""
     head = f"rank 1 on {os.uname().nodename} failed at step 3:"
     assert done.err.count(head) == 1, done.text
     report = done.err[done.err.index(head) :]
-    assert any(words in report for words in FAULTS[fault].split("|")), done.text
+    assert any(words in report for words in [*FAULTS[fault].split("|"), *([also] if also else [])]), done.text
 
 
 @pytest.mark.parametrize("name", params(["spawn", "torchrun", "srun", "openmpi", "mpich"]))

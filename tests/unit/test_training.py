@@ -19,6 +19,7 @@ from lockstep.digest import digest, training_state
 from lockstep.errors import BadInput
 from lockstep.strategies import find, processes
 from lockstep.strategies.base import NotFinite, as_sum
+from lockstep.strategies.ddp import Exact
 from lockstep.train.evaluate import evaluate
 
 
@@ -247,3 +248,21 @@ def test_a_seed_gives_one_digest_and_another_gives_another() -> None:
 
     assert run(0) == run(0)
     assert run(0) != run(1)
+
+
+def test_the_optimizer_state_loads_in_plain_pytorch() -> None:
+    def grouped(parameters: Any) -> AdamW:
+        parameters = list(parameters)
+        plain = [p for p in parameters if p.dim() == 1]
+        decayed = [p for p in parameters if p.dim() > 1]
+        return AdamW([{"params": plain, "weight_decay": 0.0}, {"params": decayed, "weight_decay": 0.1}])
+
+    one = trainer(optimizer=grouped, lanes=2)
+    for batch in one.batches(data(), global_batch=10):
+        one.step(batch)
+    assert isinstance(one.strategy, Exact)
+    model = net()
+    optimizer = grouped(model.parameters())
+    optimizer.load_state_dict(one.strategy.optimizer_state_dict())
+    model.load_state_dict(one.model.state_dict())
+    assert digest(training_state(model, optimizer)) == one.digest()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lockstep.comm.wire import OPS
 from lockstep.errors import BadInput
+from lockstep.lanes.tree import Node, middle
 
 OUT: Final = -1
 """In a plan: the caller's result."""
@@ -34,14 +35,14 @@ def plan(leaves: int) -> tuple[tuple[int, int, int], ...]:
     """Return the steps (to, left, right) that combine `leaves` parts as the tree says.
 
     Below `leaves` a number means a part, from there on a scratch buffer, and OUT the result. sum(lo, hi) is the part if
-    there is one, else sum(lo, mid) + sum(mid, hi) with mid = lo + the largest power of two below hi - lo.
+    there is one, else sum(lo, mid) + sum(mid, hi), split as in lanes/tree.py.
     """
     steps: list[tuple[int, int, int]] = []
 
     def node(lo: int, hi: int, scratch: int) -> int:
         if hi - lo == 1:
             return lo
-        mid = lo + (1 << ((hi - lo - 1).bit_length() - 1))
+        mid = middle(Node(lo, hi))
         left = node(lo, mid, scratch)
         # The left side's result stays alive in `scratch` while the right side is made.
         right = node(mid, hi, scratch + 1)

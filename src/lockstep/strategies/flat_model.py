@@ -163,11 +163,6 @@ class FlatBuffers:
             first.copy_(value.view_as(first))
         self.restore()
 
-    def reread(self) -> None:
-        """Take the present values as the step's first ones (after loading a state)."""
-        self.collect()
-        self.finish([flat.clone() for flat in self.now], self.pack_others())
-
     def _point(self, index: int) -> None:
         module, name = self._places[index]
         module._buffers[name] = self._views[index]
