@@ -10,7 +10,8 @@ from pathlib import Path
 from lockstep.errors import BadInput, LockstepError
 from lockstep.launch.start import start_run
 from lockstep.report.collect import Run, read_run
-from lockstep.report.compare import Row, summarise, with_speed_up
+from lockstep.report.compare import with_speed_up
+from lockstep.report.rows import Row, summarise
 from lockstep.strategies import check_name, workers_of
 from lockstep.train.records import create_folder
 from lockstep.train.spec import RunSpec

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.report.collect import Run
-from lockstep.report.compare import summarise, with_speed_up
+from lockstep.report.compare import with_speed_up
+from lockstep.report.rows import summarise
 from tests.commands import TINY, inside, lockstep
 
 

@@ -1,85 +1,109 @@
-"""Rows of a comparison: the repeats of each way, side by side."""
+"""A comparison: rows side by side, judged; everything a report needs, from run folders alone."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from lockstep.report.collect import Run
+from lockstep.report.rows import Row
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One way of training the recipe, over its repeats."""
+class Point:
+    """One point of a scaling curve."""
 
-    name: str
-    """The strategy, and what else tells it from its neighbours."""
+    strategy: str
+    """Of which curve."""
     workers: int
-    """How many."""
-    threads: int
-    """Of each worker."""
-    repeats: int = 0
-    """How many runs ended well."""
-    seconds: float | None = None
-    """Training time, the median of the repeats."""
-    seconds_spread: tuple[float, float] | None = None
-    """The fastest and the slowest repeat."""
-    step_seconds: float | None = None
-    """Median time of a step, the median of the repeats."""
-    samples_per_second: float | None = None
+    """Where on it."""
+    samples_per_second: float
     """Over all workers."""
     speed_up: float | None = None
-    """Against `single` with the same threads."""
-    peak_memory: tuple[int, ...] = ()
-    """Bytes, by rank."""
-    memory_measure: str = ""
-    """What was measured."""
-    loss: float | None = None
-    """Of the last step."""
-    metrics: dict[str, float] | None = None
-    """Evaluated after the last step."""
-    digest: str = ""
-    """Of the trained state; empty if the repeats differ."""
-    depends_on_workers: str = ""
-    """What makes the digest depend on the number of workers, if anything does."""
-    why_not: str = ""
-    """Why it did not run, if it did not."""
+    """Over `single`."""
+    efficiency: float | None = None
+    """Speed-up per worker; 1 is ideal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The ways side by side."""
+
+    title: str
+    """Of the table."""
+    rows: tuple[Row, ...]
+    """One for each way, in the order asked for."""
+    recommendation: tuple[str, ...] = ()
+    """What to use, and by how much it is better: a sentence each."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What all rows share: recipe, batch, lanes, threads, seed, steps, repeats, launcher and so on."""
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    """Of what the bits and the times depend on."""
+    hosts: tuple[str, ...] = ()
+    """Where the ranks ran."""
+    curve: tuple[Point, ...] = ()
+    """Scaling, if more than one number of workers was measured."""
+    runs: Mapping[str, Sequence[Run]] = field(default_factory=dict)
+    """The finished runs by row name."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-
-def summarise(name: str, workers: int, threads: int, runs: Sequence[Run], why_not: str = "") -> Row:
-    """Return the row of one way from its finished runs."""
-    if not runs:
-        return Row(name=name, workers=workers, threads=threads, why_not=why_not or "not run")
-    results = [run.result for run in runs]
-    seconds = [float(result["seconds"]) for result in results]
-    digests = {str(result["digest"]) for result in results}
-    last = results[-1]
-    return Row(
-        name=name,
-        workers=workers,
-        threads=threads,
-        repeats=len(runs),
-        seconds=statistics.median(seconds),
-        seconds_spread=(min(seconds), max(seconds)),
-        step_seconds=statistics.median(float(result["step_seconds"]) for result in results),
-        samples_per_second=statistics.median(float(result["samples_per_second"]) for result in results),
-        peak_memory=tuple(max(ranks) for ranks in zip(*(result["peak_memory"] for result in results), strict=True)),
-        memory_measure=str(last["memory_measure"]),
-        loss=float(last["loss"]),
-        metrics=dict(last["metrics"]),
-        digest=digests.pop() if len(digests) == 1 else "",
-        depends_on_workers=str(last.get("depends_on_workers", "")),
-        why_not=why_not,
-    )
+        """Return plain values, with the runs as their folders."""
+        return {
+            "title": self.title,
+            "recommendation": list(self.recommendation),
+            "rows": [row.as_json() for row in self.rows],
+            "curve": [asdict(point) for point in self.curve],
+            "settings": dict(self.settings),
+            "versions": dict(self.versions),
+            "hosts": list(self.hosts),
+            "runs": {name: [str(run.folder) for run in runs] for name, runs in self.runs.items()},
+        }
 
 
 def with_speed_up(rows: Sequence[Row]) -> list[Row]:
-    """Fill in the speed-up over the first row that is `single`."""
-    base = next((row.seconds for row in rows if row.name == "single" and row.seconds), None)
-    return [Row(**{**row.__dict__, "speed_up": base / row.seconds}) if base and row.seconds else row for row in rows]
+    """Fill in the speed-up over `single` with the same threads, and over `single` with the most."""
+    alone = [row for row in rows if row.strategy == "single" and row.step_seconds]
+    if not alone:
+        return list(rows)
+    base, widest = min(alone, key=lambda row: row.threads), max(alone, key=lambda row: row.threads)
+    return [_against(row, base, widest if widest is not base else None) for row in rows]
+
+
+def _against(row: Row, base: Row, widest: Row | None) -> Row:
+    if not row.step_seconds or not base.step_seconds:
+        return row
+    faster = base.step_seconds / row.step_seconds
+    return replace(
+        row,
+        speed_up=faster,
+        speed_up_all_cores=widest.step_seconds / row.step_seconds if widest and widest.step_seconds else None,
+        efficiency=faster / (row.workers * row.threads / base.threads),
+    )
+
+
+def curve(rows: Sequence[Row]) -> tuple[Point, ...]:
+    """Return the scaling curves, where more than one number of workers was measured.
+
+    Every curve starts at `single`, one worker with the threads that each worker of the others has.
+    """
+    base = next((row for row in rows if row.strategy == "single" and row.efficiency == 1.0), None)
+    many = [row for row in rows if row.strategy != "single" and row.samples_per_second]
+    if len({row.workers for row in many}) + (base is not None) < 2:
+        return ()
+    points = []
+    for strategy in dict.fromkeys(row.strategy for row in many):
+        own = [row for row in many if row.strategy == strategy]
+        first = [base] if base and all(row.workers > 1 for row in own) else []
+        points += [_point(strategy, row) for row in sorted(first + own, key=lambda row: row.workers)]
+    return tuple(points)
+
+
+def _point(strategy: str, row: Row) -> Point:
+    return Point(
+        strategy=strategy,
+        workers=row.workers,
+        samples_per_second=row.samples_per_second or 0.0,
+        speed_up=row.speed_up,
+        efficiency=row.efficiency,
+    )

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lockstep.report.compare import Row
+    from lockstep.report.rows import Row
 
 WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 760, 190, 150, 56, 26, 16
 STYLE = """

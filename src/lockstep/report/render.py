@@ -12,7 +12,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from lockstep.bench.start import Figure
     from lockstep.report.collect import Run
-    from lockstep.report.compare import Row
+    from lockstep.report.rows import Row
 
 LOSS_ROWS = 8
 

@@ -1,0 +1,200 @@
+"""Rows of a comparison: the repeats of each way as one line of figures, and a line for each of its ranks."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from lockstep.report.collect import Run
+
+PARTS = ("data", "forward", "backward", "exchange", "optimizer", "wait")
+"""What a step consists of, in the order of a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRow:
+    """One rank of one way; every figure is the median over the repeats."""
+
+    rank: int
+    """Which."""
+    host: str = ""
+    """Where it ran."""
+    step_seconds: float | None = None
+    """Of a step, median."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of a mean step by part; see PARTS."""
+    hidden: float = 0.0
+    """Seconds of exchange behind backward, of a mean step."""
+    sent: float = 0.0
+    """Bytes sent in a mean step."""
+    peak_memory: int = 0
+    """Bytes."""
+    loss: float | None = None
+    """Of the last step, over this rank's lanes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One way of training the recipe, over its repeats."""
+
+    name: str
+    """The strategy, and what else tells it from its neighbours."""
+    strategy: str = ""
+    """The strategy alone."""
+    workers: int
+    """How many."""
+    threads: int
+    """Of each worker."""
+    global_batch: int | None = None
+    """Samples per step over all workers."""
+    batch_per_worker: float | None = None
+    """Samples per step of one worker."""
+    backend: str = ""
+    """What the workers exchanged over."""
+    repeats: int = 0
+    """How many runs ended well."""
+    seconds: float | None = None
+    """Training time, warm-up included, the median of the repeats."""
+    seconds_spread: tuple[float, float] | None = None
+    """The fastest and the slowest repeat."""
+    step_seconds: float | None = None
+    """Median time of a step after warm-up, the median of the repeats."""
+    step_spread: tuple[float, float] | None = None
+    """The fastest and the slowest repeat's median step; of one repeat, the quartiles of its steps."""
+    samples_per_second: float | None = None
+    """Over all workers, the median of the repeats."""
+    speed_up: float | None = None
+    """Time per step of `single` with the same threads, divided by this row's."""
+    speed_up_all_cores: float | None = None
+    """The same against `single` with all cores."""
+    efficiency: float | None = None
+    """Speed-up divided by how many times `single`'s cores this row has; 1 is ideal."""
+    start_seconds: float | None = None
+    """From the start of the ranks to the first step, the median of the repeats."""
+    compile_seconds: float | None = None
+    """Of that, spent compiling."""
+    peak_memory: tuple[int, ...] = ()
+    """Bytes, by rank."""
+    memory_measure: str = ""
+    """What was measured."""
+    loss: float | None = None
+    """Of the last step."""
+    metrics: dict[str, float] | None = None
+    """Evaluated after the last step."""
+    digest: str = ""
+    """Of the trained state; empty if the repeats differ."""
+    depends_on_workers: str = ""
+    """What makes the digest depend on the number of workers, if anything does."""
+    parity: str = ""
+    """Whether the bits are those of the first row; if not, by how much, where first, and the likely cause."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of a mean step by part, the mean over ranks; see PARTS."""
+    unaccounted: float | None = None
+    """The share of the step that no part explains."""
+    ranks: tuple[RankRow, ...] = ()
+    """By rank."""
+    slowest_rank: int | None = None
+    """The rank that the others wait for; None if there is none."""
+    overlap: float | None = None
+    """The share of the exchange that was hidden behind backward."""
+    why: str = ""
+    """One sentence: the main reason for its speed, and what to try."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know before trusting the row."""
+    why_not: str = ""
+    """Why it did not run, if it did not."""
+
+    @property
+    def largest_memory(self) -> int:
+        """Bytes of the largest rank."""
+        return max(self.peak_memory, default=0)
+
+    @property
+    def total_memory(self) -> int:
+        """Bytes of all ranks."""
+        return sum(self.peak_memory)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self) | {"largest_memory": self.largest_memory, "total_memory": self.total_memory}
+
+
+def summarise(name: str, workers: int, threads: int, runs: Sequence[Run], why_not: str = "") -> Row:
+    """Return the row of one way from its finished runs, as far as the row can be told without its neighbours."""
+    if not runs:
+        return Row(name=name, workers=workers, threads=threads, why_not=why_not or "not run")
+    results = [run.result for run in runs]
+    last, order = results[-1], runs[-1].order
+    seconds = [float(result["seconds"]) for result in results]
+    steps = [float(result["step_seconds"]) for result in results]
+    digests = {str(result["digest"]) for result in results}
+    batch = order.get("recipe", {}).get("global_batch")
+    ranks = _rank_rows(results)
+    return Row(
+        name=name,
+        strategy=str(order.get("spec", {}).get("strategy", name)),
+        workers=workers,
+        threads=int(last.get("threads", threads)),
+        global_batch=batch,
+        batch_per_worker=batch / workers if batch else None,
+        backend=str(last.get("backend") or ""),
+        repeats=len(runs),
+        seconds=statistics.median(seconds),
+        seconds_spread=(min(seconds), max(seconds)),
+        step_seconds=statistics.median(steps),
+        step_spread=(min(steps), max(steps)) if len(steps) > 1 else _quartiles(last, steps[0]),
+        samples_per_second=statistics.median(float(result["samples_per_second"]) for result in results),
+        start_seconds=_median(results, "start_seconds"),
+        compile_seconds=_median(results, "compile_seconds"),
+        peak_memory=tuple(max(ranks) for ranks in zip(*(result["peak_memory"] for result in results), strict=True)),
+        memory_measure=str(last["memory_measure"]),
+        loss=None if last.get("loss") is None else float(last["loss"]),
+        metrics=dict(last["metrics"]),
+        digest=digests.pop() if len(digests) == 1 else "",
+        depends_on_workers=str(last.get("depends_on_workers", "")),
+        parts=mean_parts(ranks),
+        ranks=ranks,
+        why_not=why_not,
+    )
+
+
+def mean_parts(ranks: Sequence[RankRow]) -> dict[str, float]:
+    """Return the parts of a step, the mean over the ranks that measured them."""
+    measured = [rank.parts for rank in ranks if rank.parts]
+    return {part: math.fsum(one.get(part, 0.0) for one in measured) / len(measured) for part in PARTS if measured}
+
+
+def _rank_rows(results: Sequence[Mapping[str, Any]]) -> tuple[RankRow, ...]:
+    """Bring each rank's figures of all repeats together; absent figures stay absent."""
+    by_rank: dict[int, list[Mapping[str, Any]]] = {}
+    for result in results:
+        for entry in result.get("ranks") or ():
+            by_rank.setdefault(int(entry["rank"]), []).append(entry)
+    return tuple(_rank_row(rank, entries) for rank, entries in sorted(by_rank.items()))
+
+
+def _rank_row(rank: int, entries: Sequence[Mapping[str, Any]]) -> RankRow:
+    parts = [entry["parts"] for entry in entries if entry.get("parts")]
+    return RankRow(
+        rank=rank,
+        host=str(entries[-1].get("host", "")),
+        step_seconds=_median(entries, "step_seconds"),
+        parts={part: statistics.median(float(one.get(part, 0.0)) for one in parts) for part in PARTS if parts},
+        hidden=_median(entries, "hidden") or 0.0,
+        sent=_median(entries, "sent") or 0.0,
+        peak_memory=int(max(entry.get("peak_memory") or 0 for entry in entries)),
+        loss=entries[-1].get("loss"),
+    )
+
+
+def _median(entries: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    found = [float(entry[key]) for entry in entries if entry.get(key) is not None]
+    return statistics.median(found) if found else None
+
+
+def _quartiles(result: Mapping[str, Any], step: float) -> tuple[float, float]:
+    found = result.get("step_quartiles")
+    return (float(found[0]), float(found[2])) if found else (step, step)
