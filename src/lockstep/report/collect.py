@@ -38,6 +38,8 @@ class Run:
     """The global loss of each step: the ranks' means, weighted."""
     steps: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     """The step lines of each rank, in order."""
+    prints: tuple[Mapping[str, Any], ...] = ()
+    """Fingerprints of the weights at a few steps, if they were taken."""
 
     @property
     def done(self) -> bool:
@@ -59,7 +61,17 @@ def read_run(folder: Path) -> Run:
         _check_result(folder, order, result)
         for path, lines, own in zip(paths, ranks, steps, strict=True):
             _check_rank(path, lines, own, result)
-    return Run(folder=folder, order=order, result=result, losses=tuple(_losses(folder, steps)), steps=steps)
+    losses = tuple(_losses(folder, steps))
+    return Run(folder=folder, order=order, result=result, losses=losses, steps=steps, prints=tuple(_prints(folder)))
+
+
+def _prints(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "prints.jsonl"
+    found = read_records(path) if path.is_file() else []
+    for line in found:
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            raise BadInput(f"{path} has a line that is no fingerprint: {line!r:.80}")
+    return found
 
 
 def _check_result(folder: Path, order: Mapping[str, Any], result: Mapping[str, Any]) -> None:
@@ -96,8 +108,10 @@ def _losses(folder: Path, ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[
     """Combine the ranks' records into one loss per step."""
     sums: dict[int, list[float]] = {}
     for line in (line for lines in ranks for line in lines):
+        if line.get("loss", 0.0) is None:  # a step that ended the run: its loss was no number
+            continue
         try:
-            loss = math.nan if line["loss"] is None else float(line["loss"])
+            loss = float(line["loss"])
             entry = sums.setdefault(int(line["step"]), [0.0, 0.0])
             entry[0] += loss * float(line["weight"])
             entry[1] += float(line["weight"])
