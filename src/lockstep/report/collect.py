@@ -1,27 +1,32 @@
-"""Reading run folders: whole, or refused with what is wrong."""
+"""Reading run folders: whole and believable, or refused with the file and the line."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lockstep.errors import BadInput
+from lockstep.report import checked
 from lockstep.train.records import read_json, read_records
 
-NEEDED = (
-    "digest",
-    "seconds",
-    "step_seconds",
-    "samples_per_second",
-    "steps",
-    "peak_memory",
-    "memory_measure",
-    "metrics",
-)
-"""What every finished run's result has."""
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A stretch of one rank's time."""
+
+    rank: int
+    """Whose."""
+    step: int
+    """In which step."""
+    name: str
+    """The part of the step."""
+    start: float
+    """Seconds since the epoch, by the clock of the rank's host."""
+    seconds: float
+    """How long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,9 @@ class Run:
     prints: tuple[Mapping[str, Any], ...] = ()
     """Fingerprints of the weights at a few steps, if they were taken."""
 
+    hosts: tuple[str, ...] = ()
+    """Where each rank ran."""
+
     @property
     def done(self) -> bool:
         """Whether it ended well."""
@@ -50,43 +58,110 @@ class Run:
 def read_run(folder: Path) -> Run:
     """Read one run folder whole, or refuse it and say what is wrong.
 
-    A finished run is checked against itself: every rank's file has all steps and an end, and the digest that the
-    ranks noted is the one in the result.
+    A finished run is checked against itself: every rank's file is there with all steps and an end, and the digest
+    that the ranks noted is the one in the result.
     """
     order, result = read_json(folder / "run.json"), read_json(folder / "result.json")
-    paths = sorted(folder.glob("rank-*.jsonl"), key=lambda path: int(path.stem.removeprefix("rank-")))
+    check_order(folder / "run.json", order)
+    done = checked.words(str(folder / "result.json"), result, "outcome") == "done"
+    count = check_result(folder / "result.json", result) if done else None
+    paths = _rank_files(folder, count)
     ranks = [read_records(path) for path in paths]
-    steps = tuple(tuple(line for line in lines if "step" in line) for lines in ranks)
-    if result.get("outcome") == "done":
-        _check_result(folder, order, result)
+    steps = tuple(tuple(_steps(path, lines)) for path, lines in zip(paths, ranks, strict=True))
+    if done:
         for path, lines, own in zip(paths, ranks, steps, strict=True):
-            _check_rank(path, lines, own, result)
-    losses = tuple(_losses(folder, steps))
-    return Run(folder=folder, order=order, result=result, losses=losses, steps=steps, prints=tuple(_prints(folder)))
+            _check_whole(path, lines, own, result)
+    hosts = tuple(str(lines[0].get("host", "")) if lines else "" for lines in ranks)
+    return Run(folder=folder, order=order, result=result, losses=tuple(_losses(steps)), steps=steps, hosts=hosts)
 
 
-def _prints(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "prints.jsonl"
-    found = read_records(path) if path.is_file() else []
-    for line in found:
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-            raise BadInput(f"{path} has a line that is no fingerprint: {line!r:.80}")
-    return found
+def spans(run: Run) -> tuple[Span, ...]:
+    """Return the stretches of time that the ranks recorded for a few steps."""
+    return tuple(
+        Span(rank=rank, step=line["step"], name=name, start=line["began"] + start, seconds=seconds)
+        for rank, lines in enumerate(run.steps)
+        for line in lines
+        for name, start, seconds in line.get("spans") or ()
+    )
 
 
-def _check_result(folder: Path, order: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-    absent = [key for key in NEEDED if key not in result]
-    absent += [f"run.json's {key}" for key in ("spec", "recipe", "plan", "versions") if key not in order]
-    if absent:
-        raise BadInput(
-            f"{folder / 'result.json'} lacks {', '.join(absent)}: it was changed, or another version wrote it"
-        )
-    for key in ("seconds", "step_seconds", "samples_per_second"):
-        if not isinstance(result[key], int | float) or not 0.0 < result[key] < math.inf:
-            raise BadInput(f"{folder / 'result.json'} has {key} {result[key]!r:.40}: a positive number is needed")
+def check_order(path: Path, order: Mapping[str, Any]) -> None:
+    """Check what a report takes from run.json."""
+    where = str(path)
+    spec, recipe, plan = (checked.table(where, order, name) for name in ("spec", "recipe", "plan"))
+    checked.table(where, order, "versions")
+    for name in ("strategy", "launcher"):
+        checked.words(where, spec, name)
+    checked.whole(where, spec, "workers", least=1)
+    checked.words(where, recipe, "name")
+    checked.whole(where, recipe, "global_batch", least=1)
+    checked.whole(where, recipe, "seed", least=-(2**63))
+    for name in ("lanes", "steps"):
+        checked.whole(where, plan, name, least=1)
 
 
-def _check_rank(
+def check_result(path: Path, result: Mapping[str, Any]) -> int:
+    """Check the figures of a run that is done; return how many ranks it had."""
+    where = str(path)
+    checked.digest(where, result, "digest")
+    for name in ("seconds", "step_seconds", "samples_per_second", "start_seconds"):
+        checked.number(where, result, name)
+    for name in ("steps", "threads"):
+        checked.whole(where, result, name, least=1)
+    checked.words(where, result, "memory_measure")
+    if result.get("loss") is not None:
+        checked.number(where, result, "loss", least=-math.inf)
+    checked.numbers(where, checked.table(where, result, "metrics"), least=-math.inf)
+    memory = result.get("peak_memory")
+    if not isinstance(memory, list) or not memory:
+        raise checked.damaged(where, f"peak_memory is {memory!r:.60}", "a list with a number for each rank")
+    checked.numbers(f"{where}, peak_memory by rank", {str(rank): count for rank, count in enumerate(memory)})
+    ranks = result.get("ranks", [])
+    if not isinstance(ranks, list) or not all(isinstance(entry, dict) for entry in ranks):
+        raise checked.damaged(where, f"ranks is {ranks!r:.60}", "a list of objects")
+    for entry in ranks:
+        inside = f"{where}, rank {checked.whole(where, entry, 'rank')}"
+        checked.numbers(inside, entry.get("parts") or {})
+        for name in ("step_seconds", "hidden", "sent", "peak_memory"):
+            if entry.get(name) is not None:
+                checked.number(inside, entry, name)
+    return len(memory)
+
+
+def _rank_files(folder: Path, count: int | None) -> list[Path]:
+    """Return the ranks' records: all of a finished run's, and whatever there is of another."""
+    found = {path.name: path for path in folder.glob("rank-*.jsonl")}
+    wanted = [f"rank-{rank}.jsonl" for rank in range(len(found) if count is None else count)]
+    if count is not None and (missing := [name for name in wanted if name not in found]):
+        raise BadInput(f"{folder / missing[0]} does not exist, and {folder / 'result.json'} tells of {count} ranks")
+    return [found[name] for name in wanted if name in found]
+
+
+def _steps(path: Path, lines: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the lines that tell of a step, each checked."""
+    for place, line in enumerate(lines, start=1):
+        if "step" not in line:
+            continue
+        where = f"{path}, line {place}"
+        checked.whole(where, line, "step")
+        checked.number(where, line, "weight")
+        if line.get("loss", "") is not None:  # None: it was not finite, which JSON cannot say
+            checked.number(where, line, "loss", least=-math.inf)
+        checked.numbers(where, line.get("seconds") or {})
+        if line.get("spans"):
+            checked.number(where, line, "began")
+            _check_spans(where, line["spans"])
+        yield line
+
+
+def _check_spans(where: str, found: object) -> None:
+    for entry in found if isinstance(found, list) else [found]:
+        if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[0], str):
+            raise checked.damaged(where, f"a span is {entry!r:.60}", "[name, start, seconds]")
+        checked.numbers(where, {"span's start": entry[1], "span's seconds": entry[2]})
+
+
+def _check_whole(
     path: Path, lines: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]], result: Mapping[str, Any]
 ) -> None:
     end = lines[-1] if lines and "end" in lines[-1] else None
@@ -95,7 +170,7 @@ def _check_rank(
     if end is None or not whole:
         raise BadInput(
             f"{path} has {len(numbers)} of {result['steps']} steps{'' if end else ' and no end line'}: lines were lost "
-            "after the run. Run it again"
+            "after the run. Leave this folder out, or run it again"
         )
     if end.get("digest", result["digest"]) != result["digest"]:
         raise BadInput(
@@ -104,17 +179,12 @@ def _check_rank(
         )
 
 
-def _losses(folder: Path, ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[float]:
+def _losses(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[float]:
     """Combine the ranks' records into one loss per step."""
     sums: dict[int, list[float]] = {}
     for line in (line for lines in ranks for line in lines):
-        if line.get("loss", 0.0) is None:  # a step that ended the run: its loss was no number
-            continue
-        try:
-            loss = float(line["loss"])
-            entry = sums.setdefault(int(line["step"]), [0.0, 0.0])
-            entry[0] += loss * float(line["weight"])
-            entry[1] += float(line["weight"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadInput(f"{folder} has a step without loss and weight: {line!r:.80}") from error
+        loss = math.nan if line["loss"] is None else float(line["loss"])
+        entry = sums.setdefault(int(line["step"]), [0.0, 0.0])
+        entry[0] += loss * float(line["weight"])
+        entry[1] += float(line["weight"])
     return [total / weight for _, (total, weight) in sorted(sums.items()) if weight]

@@ -97,13 +97,20 @@ class Records:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return a rank's lines."""
+    """Return a rank's lines, each of them a JSON object."""
     lines = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+    for number, data in enumerate(content.split(b"\n")[: -1 if content.endswith(b"\n") else None], start=1):
         try:
-            lines.append(json.loads(text))
+            line = json.loads(data)
         except ValueError as error:
             raise BadInput(f"{path} is damaged at line {number}: {error}") from error
+        if not isinstance(line, dict):
+            raise BadInput(f"{path} is damaged at line {number}: {line!r:.40} is no JSON object")
+        lines.append(line)
     return lines
 
 
