@@ -72,6 +72,7 @@ LauncherOption = Annotated[
     str | None,
     typer.Option(help="inline, spawn, torchrun, srun or mpirun.", show_default="who started this, or spawn"),
 ]
+NoMeasure = Annotated[bool, typer.Option("--no-measure", help="Note only time and loss: no parts, no fingerprints.")]
 Nodes = Annotated[int | None, typer.Option(help="srun: over how many nodes.")]
 LauncherArgs = Annotated[str, typer.Option(help='More arguments for srun or mpirun, e.g. "--partition=ml".')]
 
@@ -107,6 +108,7 @@ def run(
     rendezvous: Annotated[
         str | None, typer.Option(help="By hand: host:port of rank 0, or file:///path on one host.")
     ] = None,
+    no_measure: NoMeasure = False,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -140,6 +142,7 @@ def run(
         device=device.value,
         backend=backend,
         sync_batchnorm=sync_batchnorm,
+        measure=not no_measure,
         progress=not json,
     )
     folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(recipe).stem}-{spec.strategy}"
@@ -165,6 +168,7 @@ def compare(
     device: DeviceOption = Device.auto,
     sync_batchnorm: SyncBatchNorm = False,
     repeats: Annotated[int, typer.Option(min=1, help="How often each is run, in turn.")] = 3,
+    no_measure: NoMeasure = False,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -187,6 +191,7 @@ def compare(
         data=str(data.absolute()) if data else None,
         device=device.value,
         sync_batchnorm=sync_batchnorm,
+        measure=not no_measure,
         progress=False,
     )
     names = [name.strip() for name in strategies.split(",") if name.strip()]

@@ -17,6 +17,10 @@ class RunFailed(LockstepError):
     """A run started and did not finish; the text names the rank, host, step and first traceback."""
 
 
+class NotFinite(LockstepError):
+    """A loss became infinite or not a number; the text names the step, the lane and the rank."""
+
+
 class PeerLost(LockstepError, RuntimeError):
     """Another rank of this world died or went silent; the text names it and the operation.
 

@@ -116,3 +116,7 @@ def wrong() -> dict[str, int]:
 
 def empty() -> Recipe:
     return recipe(samples=0)
+
+
+def odd_metric() -> Recipe:
+    return replace(recipe(), evaluate=lambda model, batch: {"accuracy": float("nan")})

@@ -16,9 +16,9 @@ from lockstep import Loss, Trainer, World
 from lockstep.data.loader import Share, batches, fetch, to_device
 from lockstep.data.sampler import permutation
 from lockstep.digest import digest, training_state
-from lockstep.errors import BadInput
+from lockstep.errors import BadInput, NotFinite
 from lockstep.strategies import find, processes
-from lockstep.strategies.base import NotFinite, as_sum
+from lockstep.strategies.base import as_sum
 from lockstep.strategies.ddp import Exact
 from lockstep.train.evaluate import evaluate
 

@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset
 import lockstep
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.recipe import Recipe, load
-from lockstep.train.loop import gather
+from lockstep.train.result import gather
 
 STEPS_PER_SAMPLE, MEMORY_STEPS = 2, 4
 Step = Callable[[], object]

@@ -54,7 +54,8 @@ def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa
     cause = first_cause(out, count, outcome.exits)
     text = report(cause)
     try:
-        write_json(out / "result.json", {"outcome": "failed", "rank": cause.rank, "step": cause.step, "why": text})
+        end = {"outcome": "failed", "rank": cause.rank, "step": cause.step, "finite": cause.kind != "loss", "why": text}
+        write_json(out / "result.json", end)
     except CannotWrite as error:
         text += f"\n({error})"
     raise BadInput(text) if cause.kind == "input" else RunFailed(text)

@@ -111,7 +111,8 @@ def check_result(path: Path, result: Mapping[str, Any]) -> int:
     checked.words(where, result, "memory_measure")
     if result.get("loss") is not None:
         checked.number(where, result, "loss", least=-math.inf)
-    checked.numbers(where, checked.table(where, result, "metrics"), least=-math.inf)
+    metrics = checked.table(where, result, "metrics")  # null: a metric that was no number
+    checked.numbers(where, {name: value for name, value in metrics.items() if value is not None}, least=-math.inf)
     memory = result.get("peak_memory")
     if not isinstance(memory, list) or not memory:
         raise checked.damaged(where, f"peak_memory is {memory!r:.60}", "a list with a number for each rank")

@@ -95,7 +95,8 @@ def loss_table(run: Run) -> Table:
 def run_lines(run: Run) -> list[str]:
     """Return what a person wants to know of one run."""
     result, spec = run.result, run.order["spec"]
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result["metrics"].items())
+    shown = {name: "not a number" if value is None else f"{value:.4f}" for name, value in result["metrics"].items()}
+    metrics = ", ".join(f"{name} {value}" for name, value in shown.items())
     memory = " + ".join(f"{bytes_ / 2**20:.0f}" for bytes_ in result["peak_memory"])
     name, lanes = run.order["recipe"]["name"], run.order["plan"]["lanes"]
     how = f"{spec['strategy']} on {spec['workers']} worker(s) by {spec['launcher']}, {lanes} lanes"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from lockstep.data.loader import LaneBatch, to_device
 from lockstep.digest import training_state
-from lockstep.errors import BadInput, LockstepError
+from lockstep.errors import BadInput, NotFinite
 from lockstep.lanes.rng import seed_lane
 from lockstep.recipe import Loss, LossFunction, OptimizerFactory, ScheduleFactory
 
@@ -22,11 +21,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from lockstep.data.loader import Batch
+    from lockstep.strategies.clock import Clock, Span
     from lockstep.world import World
-
-
-class NotFinite(LockstepError):
-    """A loss became infinite or not a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +60,20 @@ class StepStats:
     weight: float
     """Of this worker's lanes."""
     seconds: Mapping[str, float]
-    """By phase: data, forward, backward, reduce, optimizer, wait; a phase that cannot be told apart is absent."""
+    """By part of the step, see `clock.PARTS`."""
+    spans: Sequence[Span] = ()
+    """The same as laps, in order."""
+    hidden: float = 0.0
+    """Seconds of exchange that ran behind backward."""
+    ready: float | None = None
+    """When this worker had all its gradients, where `wait` is part of `exchange`; seconds since the epoch."""
+    sent: int = 0
+    """Bytes of gradients that this worker put into the exchange."""
+
+    @classmethod
+    def of(cls, step: int, loss: float, weight: float, *, clock: Clock, sent: int) -> StepStats:
+        """Return the stats of a step that a clock was kept of."""
+        return cls(step, loss, weight, clock.seconds, clock.spans, clock.hidden, clock.ready, sent)
 
 
 class LaneLoss(NamedTuple):
@@ -78,20 +87,6 @@ class LaneLoss(NamedTuple):
     """The sum as a number."""
     by_samples: bool
     """Whether the weight is the number of samples, and so known before forward."""
-
-
-class Clock:
-    """Seconds by phase, as laps of one stopwatch: the parts add up to the whole."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        """Book the time since the last lap on a phase."""
-        now = time.perf_counter()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
-        self._last = now
 
 
 class Strategy(ABC):
@@ -110,8 +105,8 @@ class Strategy(ABC):
         """The optimizer in use."""
 
     @abstractmethod
-    def step(self, batch: Batch) -> StepStats:
-        """Train on this worker's part of one global batch."""
+    def step(self, batch: Batch, clock: Clock) -> StepStats:
+        """Train on this worker's part of one global batch, and book its time on the clock."""
 
     @property
     def module(self) -> nn.Module:

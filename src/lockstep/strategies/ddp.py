@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from lockstep.data.loader import Batch
+    from lockstep.strategies.clock import Clock
     from lockstep.world import World
 
 
@@ -34,11 +35,11 @@ class Exact(Strategy):
         """The user's optimizer, over this worker's slices."""
         return self.worker.optimizer
 
-    def step(self, batch: Batch) -> StepStats:
+    def step(self, batch: Batch, clock: Clock) -> StepStats:
         """Do the exact step on this worker's lanes."""
         lanes = {lane.lane: lane for lane in batch.lanes if lane.samples}
         filler = next((lane for lane in batch.lanes if not lane.samples), None)
-        return self.worker.step(batch.step, lanes, self.lane_loss, filler)
+        return self.worker.step(batch.step, lanes, self.lane_loss, filler, clock=clock)
 
     def state(self) -> dict[str, Tensor]:
         """Return the whole state on every rank."""

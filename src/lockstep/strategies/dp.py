@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from lockstep.data.loader import Batch
+    from lockstep.strategies.clock import Clock
     from lockstep.world import World
 
 Result = TypeVar("Result")
@@ -52,12 +53,19 @@ class DP(Strategy):
         """The first thread's optimizer, over its slices; the others have the same settings."""
         return self.workers[0].optimizer
 
-    def step(self, batch: Batch) -> StepStats:
+    def step(self, batch: Batch, clock: Clock) -> StepStats:
         """Let every thread do its side of the exact step; the report shows the first thread's clock."""
         lanes = {lane.lane: lane for lane in batch.lanes if lane.samples}
         for worker in self.workers:
             worker.training.model.train(self.training.model.training)
-        return self._together(lambda rank: self.workers[rank].step(batch.step, lanes, self._forward(rank)))[0]
+        clocks = [clock, *(type(clock)() for _ in self.workers[1:])]
+
+        def work(rank: int) -> StepStats:
+            return self.workers[rank].step(batch.step, lanes, self._forward(rank), clock=clocks[rank])
+
+        stats = self._together(work)[0]
+        clock.lap("wait")  # until the last thread is done
+        return stats
 
     def state(self) -> dict[str, Tensor]:
         """Return the whole state."""

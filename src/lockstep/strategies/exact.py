@@ -24,7 +24,7 @@ from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Fold, cover, folding
 from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
-from lockstep.strategies.base import Clock, LaneLoss, StepStats, Training, backward
+from lockstep.strategies.base import LaneLoss, StepStats, Training, backward
 from lockstep.strategies.flat_model import FlatModel
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from lockstep.comm.exact import Exchange
     from lockstep.data.loader import LaneBatch
+    from lockstep.strategies.clock import Clock
 
 PAGE = 4096
 Forward = Callable[[nn.Module, "LaneBatch", int], LaneLoss]
@@ -78,31 +79,43 @@ class ExactWorker:
             groups = [s.key[0] for s in self.flat.sections]  # type: ignore[index]
             self.chunks = sliced.slice_optimizer(self.optimizer, groups, self._weights, self._parts)
         self.schedule = training.schedule(self.optimizer) if training.schedule else None
+        # One worker has nobody to exchange with: adding up its lanes and dividing belongs to its gradients.
+        self._waiting, self._exchanging = ("wait", "exchange") if exchange.workers > 1 else ("backward", "backward")
+        every = [partial for partials in self._partials for partial in partials]
+        self._sent = sum(one.numel() * one.element_size() for one in every) if exchange.workers > 1 else 0
 
     def step(
-        self, number: int, lanes: Mapping[int, LaneBatch], forward: Forward, filler: LaneBatch | None = None
+        self,
+        number: int,
+        lanes: Mapping[int, LaneBatch],
+        forward: Forward,
+        filler: LaneBatch | None = None,
+        *,
+        clock: Clock,
     ) -> StepStats:
         """Do one step on this worker's lanes; a lane that is not there has no samples in this step.
 
         Where workers meet inside the model, `filler` is run in place of such a lane, for nothing but the meeting.
         """
-        clock = Clock()
         table = torch.zeros(self.exchange.lanes, 2, dtype=torch.float64)
         run = partial(self._run_lane, number, lanes, forward, filler)
         others = self._fold_lanes(run, table, clock)
         table, others = self._tell(table, others)
-        clock.lap("wait")
+        clock.lap(self._waiting)
         total, weight = (sum(column) for column in table.T.tolist())
         reduced = self._reduce(weight)
-        clock.lap("reduce")
         if self.training.clip is not None:
             self._clip(reduced, self.training.clip)
-            clock.lap("reduce")
-        self._update(reduced)
+        clock.lap(self._exchanging)
+        self._update(reduced, clock)
         clock.lap("optimizer")
-        self._finish(others, int((table[:, 1] > 0).sum()))
-        clock.lap("wait")
-        return StepStats(number, total / weight, weight, clock.seconds)
+        self._share(int((table[:, 1] > 0).sum()))
+        clock.lap(self._exchanging)
+        self.exchange.meet()
+        clock.lap(self._waiting)
+        self.flat.buffers.finish(self._buffer_means, others)
+        clock.lap("optimizer")
+        return StepStats.of(number, total / weight, weight, clock=clock, sent=self._sent)
 
     def _run_lane(
         self, number: int, lanes: Mapping[int, LaneBatch], forward: Forward, filler: LaneBatch | None, lane: int
@@ -178,10 +191,10 @@ class ExactWorker:
             for gradient in reduced:
                 gradient.mul_(limit / (norm + 1e-6))
 
-    def _update(self, reduced: list[Tensor]) -> None:
+    def _update(self, reduced: list[Tensor], clock: Clock) -> None:
         """Step 4."""
         if self.replicated:
-            self._update_whole(reduced)
+            self._update_whole(reduced, clock)
         else:
             for section, (part, gradient) in enumerate(zip(self._parts, reduced, strict=True)):
                 sliced.hand_over(self.chunks, section, part, gradient)
@@ -189,7 +202,7 @@ class ExactWorker:
         if self.schedule is not None:
             self.schedule.step()
 
-    def _finish(self, others: Tensor, lanes: int) -> None:
+    def _share(self, lanes: int) -> None:
         """Step 5; the float buffers become the mean over the lanes that had samples."""
         for partials, part, mean in zip(self._buffer_partials, self._buffer_parts, self._buffer_means, strict=True):
             mean[part.start : part.stop] = self.exchange.reduced(partials, part).div_(lanes)
@@ -198,12 +211,11 @@ class ExactWorker:
                 self.exchange.share_weights(flat)
         for mean in self._buffer_means:
             self.exchange.share_weights(mean)
-        self.exchange.meet()
-        self.flat.buffers.finish(self._buffer_means, others)
 
-    def _update_whole(self, reduced: list[Tensor]) -> None:
+    def _update_whole(self, reduced: list[Tensor], clock: Clock) -> None:
         """Update whole tensors: an optimizer with a norm per tensor cannot work on slices."""
         flats = [self.exchange.whole(p, r) for p, r in zip(self._partials, reduced, strict=True)]
+        clock.lap(self._exchanging)
         whole = [flat for flat in flats if flat is not None]
         if not whole:
             return

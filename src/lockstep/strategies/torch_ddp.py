@@ -11,12 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import BadInput
 from lockstep.nn.convert import without_samples
-from lockstep.strategies.base import Clock, LaneLoss, StepStats, Strategy, Training, backward, scale_gradients
+from lockstep.strategies.base import LaneLoss, StepStats, Strategy, Training, backward, scale_gradients
+from lockstep.strategies.ddp_timer import DDPTimer
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from lockstep.data.loader import Batch, LaneBatch
+    from lockstep.strategies.clock import Clock
     from lockstep.world import World
 
 
@@ -44,6 +46,7 @@ class TorchDDP(Strategy):
             device_ids=None if on_cpu else [torch.device(world.device).index],
             gradient_as_bucket_view=True,
         )
+        self._timer = DDPTimer(self._ddp)
         self._optimizer = training.optimizer(training.model.parameters())
         self._schedule = training.schedule(self._optimizer) if training.schedule else None
 
@@ -52,9 +55,9 @@ class TorchDDP(Strategy):
         """This rank's own copy of the optimizer."""
         return self._optimizer
 
-    def step(self, batch: Batch) -> StepStats:
+    def step(self, batch: Batch, clock: Clock) -> StepStats:
         """Accumulate this rank's lanes; the last one's backward also reduces over the ranks."""
-        clock, total, weight, by_samples = Clock(), 0.0, 0.0, True
+        total, weight, by_samples = 0.0, 0.0, True
         for position, lane in enumerate(batch.lanes):
             last = position == len(batch.lanes) - 1
             with contextlib.nullcontext() if last else self._ddp.no_sync():
@@ -63,9 +66,10 @@ class TorchDDP(Strategy):
                 total, weight, by_samples = total + loss.value, weight + loss.weight, loss.by_samples
                 backward(loss.total * (self.world.size / batch.samples) if by_samples else loss.total)
                 clock.lap("backward")
+        self._timer.book(clock)
         if not by_samples:
             scale_gradients(self.module, self.world.size / self._global(weight))
-            clock.lap("reduce")
+            clock.lap("exchange")
         if self.training.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.training.clip)
         self._optimizer.step()
@@ -73,7 +77,8 @@ class TorchDDP(Strategy):
             self._schedule.step()
         self._optimizer.zero_grad(set_to_none=True)
         clock.lap("optimizer")
-        return StepStats(batch.step, total / weight if weight else 0.0, weight, clock.seconds)
+        mean = total / weight if weight else 0.0
+        return StepStats.of(batch.step, mean, weight, clock=clock, sent=self._timer.sent)
 
     def prepare_evaluation(self) -> None:
         """Give every rank rank 0's buffers, as DDP itself does before each training forward."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from lockstep.errors import BadInput, LockstepError, PeerLost
+from lockstep.errors import BadInput, LockstepError, NotFinite, PeerLost
 from lockstep.train.records import CannotWrite, read_json, read_records, write_json
 
 CONTACT_WORDS = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "gloo", "nccl")
@@ -32,7 +32,7 @@ class Failure:
     step: int
     """In which step; -1 before the first."""
     kind: str
-    """`input`: refused before training; `own`: raised here; `contact`: another rank was lost."""
+    """`input`: refused before training; `own`: raised here; `loss`: it is no number; `contact`: another was lost."""
     text: str
     """One sentence, or a traceback."""
     time: float
@@ -47,6 +47,8 @@ def describe(error: BaseException, *, rank: int, step: int) -> Failure:
         kind, text = "own", f"the training code called exit({error.code!r})\n{_trace(error)}"
     elif lost_contact(error):
         kind, text = "contact", f"{type(error).__name__}: {error}"
+    elif isinstance(error, NotFinite):
+        kind, text = "loss", str(error)
     elif isinstance(error, LockstepError):
         kind, text = "own", str(error)
     else:
@@ -93,9 +95,9 @@ def finished(folder: Path, rank: int) -> bool:
 def first_cause(folder: Path, workers: int, exits: Mapping[int, int]) -> Failure:
     """Return the failure that the others follow from; `exits` holds the exit codes that are known, first first."""
     notes = read_notes(folder)
-    for kind in ("input", "own"):
+    for kinds in (("input",), ("own", "loss")):
         for note in notes:
-            if note.kind == kind:
+            if note.kind in kinds:
                 return note
     heard = {note.rank for note in notes}
     silent = [rank for rank in range(workers) if rank not in heard and not finished(folder, rank)]

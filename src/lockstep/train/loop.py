@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import os
-import statistics
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.distributed as dist
 
 from lockstep.data.source import count_samples
+from lockstep.errors import NotFinite
 from lockstep.train import memory
+from lockstep.train.prints import Prints, is_print_step
 from lockstep.train.progress import Progress
-from lockstep.train.records import Records, write_json
+from lockstep.train.records import Records
+from lockstep.train.result import Ended, write_result
+from lockstep.train.steps import StepLog
 from lockstep.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -35,7 +37,6 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     3. Steps, one line each.
     4. Evaluate, digest, gather what each rank measured.
     """
-    started = time.time()
     recipe = spec.load()
     dataset = recipe.dataset()
     plan = spec.plan(recipe, count_samples(dataset))
@@ -51,66 +52,74 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         clip=recipe.clip,
         schedule=recipe.schedule,
         sync_batchnorm=spec.sync_batchnorm,
+        measure=spec.measure,
     )
     records.write(header(world, plan))
     _wait_for_all(world)
-    began = time.perf_counter()
+    log = StepLog(records, world.device, spec.measure)
+    started = time.time()
     label = f"{recipe.name} {spec.strategy}, {world.size} worker{'s' if world.size > 1 else ''}"
-    last: list[float] = []
-    times: list[float] = []
     with Progress(plan.steps, label=label, shown=spec.progress and world.rank == 0) as progress:
         source = _all_batches(trainer, recipe, dataset, plan)
-        before = time.perf_counter()
-        for batch in source:
-            records.step = batch.step
-            stats = trainer.step(batch)
-            now = time.perf_counter()
-            times.append(now - before)
-            before = now
-            last = [stats.loss * stats.weight, stats.weight]
-            records.write(
-                {
-                    "step": stats.step,
-                    "epoch": batch.epoch,
-                    "loss": stats.loss,
-                    "weight": stats.weight,
-                    "seconds": {name: round(value, 7) for name, value in stats.seconds.items()},
-                    "total": round(times[-1], 7),
-                    "memory": memory.now(world.device),
-                    "time": time.time(),
-                }
-            )
-            progress.step(stats.step + 1, stats.loss)
-    _wait_for_all(world)
-    seconds = time.perf_counter() - began
+        pauses = Pauses(folder, world, plan) if spec.measure else None
+        seconds = _steps(trainer, source, log, progress, pauses)
     metrics = _evaluate(trainer, recipe, plan)
     peak, measure = memory.peak(world.device)
     digest = trainer.digest()
-    rows = gather(world, [seconds, statistics.median(times), peak, *last])
-    end = {"end": "done", "seconds": seconds, "peak_memory": peak, "digest": digest}
-    records.write(end)
-    if world.rank == 0:
-        samples = _samples_seen(plan, recipe)
-        write_json(
-            folder / "result.json",
-            {
-                "outcome": "done",
-                "digest": digest,
-                "depends_on_workers": "SyncBatchNorm" if spec.sync_batchnorm else "",
-                "seconds": seconds,
-                "step_seconds": rows[0][1],
-                "samples_per_second": samples / seconds,
-                "start_seconds": time.time() - started - seconds,
-                "steps": plan.steps,
-                "threads": world.threads,
-                "device": world.device,
-                "backend": world.backend,
-                "peak_memory": [int(row[2]) for row in rows],
-                "memory_measure": measure,
-                "loss": sum(row[3] for row in rows) / sum(row[4] for row in rows),
-                "metrics": metrics,
-            },
-        )
+    records.write({"end": "done", "seconds": seconds, "peak_memory": peak, "digest": digest})
+    ended = Ended(
+        digest=digest,
+        depends_on_workers="SyncBatchNorm" if spec.sync_batchnorm else "",
+        started=started,
+        seconds=seconds,
+        steps=plan.steps,
+        samples=_samples_seen(plan, recipe),
+        peak_memory=peak,
+        memory_measure=measure,
+        metrics=metrics,
+    )
+    write_result(folder, world, log, ended)
+
+
+def _steps(trainer: Trainer, source: Iterator[Batch], log: StepLog, progress: Progress, pauses: Pauses | None) -> float:
+    """Do every step and note it; return the seconds of all of them, without the pauses."""
+    began = time.perf_counter()
+    at, before = time.time(), began
+    for batch in source:
+        log.records.step = batch.step
+        try:
+            stats = trainer.step(batch)
+        except NotFinite:
+            log.write_not_finite(batch.step, batch.epoch)
+            raise
+        log.write(stats, epoch=batch.epoch, began=at, total=time.perf_counter() - before)
+        progress.step(stats.step + 1, stats.loss)
+        if pauses is not None:
+            pauses.after(stats.step, trainer)
+        at, before = time.time(), time.perf_counter()
+    _wait_for_all(trainer.world)
+    return time.perf_counter() - began - (pauses.seconds if pauses else 0.0)
+
+
+class Pauses:
+    """Looks at the weights between two steps; all ranks stand still meanwhile, and it counts as no step's time."""
+
+    def __init__(self, folder: Path, world: World, plan: Plan) -> None:
+        self._world, self._steps = world, plan.steps
+        self._prints = Prints(folder) if world.rank == 0 else None
+        self.seconds = 0.0
+
+    def after(self, step: int, trainer: Trainer) -> None:
+        """Take the fingerprints if this step is one of those."""
+        if not is_print_step(step, self._steps):
+            return
+        began = time.perf_counter()
+        if self._prints is not None:
+            self._prints.write(step, trainer.model)
+            if step == self._steps - 1:
+                self._prints.close()
+        _wait_for_all(self._world)
+        self.seconds += time.perf_counter() - began
 
 
 def header(world: World, plan: Plan) -> dict[str, Any]:
@@ -126,16 +135,6 @@ def header(world: World, plan: Plan) -> dict[str, Any]:
         "lanes": plan.lanes,
         "time": time.time(),
     }
-
-
-def gather(world: World, numbers: list[float]) -> list[list[float]]:
-    """Return every rank's numbers, in rank order; plain numbers only, so nothing is unpickled."""
-    if world.size == 1:
-        return [numbers]
-    mine = torch.tensor(numbers, dtype=torch.float64, device=world.device)
-    everyone = [torch.empty_like(mine) for _ in range(world.size)]
-    dist.all_gather(everyone, mine)
-    return [row.tolist() for row in everyone]
 
 
 def _all_batches(trainer: Trainer, recipe: Recipe, dataset: Any, plan: Plan) -> Iterator[Batch]:

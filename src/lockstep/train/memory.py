@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
+
+_STATM = Path("/proc/self/statm")
 
 
 def now(device: str) -> int:
     """Return the bytes in use."""
     if device == "cpu":
+        if _STATM.exists():  # read once a step: psutil takes several times as long
+            return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         import psutil
 
         return int(psutil.Process().memory_info().rss)

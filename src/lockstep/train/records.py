@@ -2,6 +2,7 @@
 
 run.json            the order: recipe, strategy, workers, threads, seed, versions
 rank-N.jsonl        a header, then a line per step, then an end line
+prints.jsonl        fingerprints of the weights at a few steps
 rank-N.error.json   how rank N failed, if it did
 result.json         digest, time, throughput, memory, loss, accuracy, outcome
 """
@@ -64,13 +65,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-class Records:
-    """One rank's log. Every line is one write: a killed process leaves whole lines."""
+class Lines:
+    """A file of lines. Every line is one write: a killed process leaves whole lines."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self.path = folder / f"rank-{rank}.jsonl"
-        self.step = -1
-        """The step that is being computed; -1 before the first."""
+    def __init__(self, path: Path) -> None:
+        self.path = path
         try:
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:
@@ -94,6 +93,15 @@ class Records:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+class Records(Lines):
+    """One rank's log."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        super().__init__(folder / f"rank-{rank}.jsonl")
+        self.step = -1
+        """The step that is being computed; -1 before the first."""
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

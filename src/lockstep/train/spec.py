@@ -49,6 +49,8 @@ class RunSpec:
     """Whether BatchNorm takes its statistics over all workers."""
     data: str | None = None
     """A path that the recipe's function gets."""
+    measure: bool = True
+    """Whether steps are divided into parts and the weights are fingerprinted; False: only time and loss."""
     progress: bool = True
     """Whether rank 0 shows how far it is."""
 

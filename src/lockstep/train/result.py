@@ -1,0 +1,116 @@
+"""The result of a run: every rank's figures in one file, written by rank 0."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from lockstep.train.records import read_json, write_json
+from lockstep.train.steps import RankFigures, StepLog, waited, warmup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from lockstep.world import World
+
+HOST_BYTES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What a rank knows at the end."""
+
+    digest: str
+    """Of the trained state; empty where it cannot be compared."""
+    depends_on_workers: str = ""
+    """What makes the digest depend on the number of workers, if anything does."""
+    started: float
+    """When the first step began, in seconds since the epoch."""
+    seconds: float
+    """Of all steps."""
+    steps: int
+    """Of the whole run; more than were done here where it went on from a checkpoint."""
+    samples: int
+    """Trained on, over all workers."""
+    peak_memory: int
+    """Bytes."""
+    memory_measure: str
+    """What was measured."""
+    metrics: Mapping[str, float]
+    """Of the evaluation."""
+
+
+def write_result(folder: Path, world: World, log: StepLog, ended: Ended) -> None:
+    """Gather every rank's figures; rank 0 writes result.json. All ranks call this together."""
+    name = world.host.encode()[:HOST_BYTES].ljust(HOST_BYTES, b"\0")
+    table = log.ready_table()
+    wait = 0.0
+    if table and world.size > 1 and world.nodes == 1:  # the ranks of one host share a clock
+        flat = gather(world, [number for row in table for number in row])
+        wait = waited([[row[i : i + 2] for i in range(0, len(row), 2)] for row in flat], world.rank)
+    rows = gather(world, [ended.peak_memory, wait, *name, *log.summary()])
+    if world.rank == 0:
+        ranks = [_rank(rank, row) for rank, row in enumerate(rows)]
+        write_json(folder / "result.json", _result(folder, world, log, ended, ranks))
+
+
+def gather(world: World, numbers: Sequence[float]) -> list[list[float]]:
+    """Return every rank's numbers, in rank order; plain numbers only, so nothing is unpickled."""
+    if world.size == 1:
+        return [list(numbers)]
+    mine = torch.tensor(numbers, dtype=torch.float64, device=world.device)
+    everyone = [torch.empty_like(mine) for _ in range(world.size)]
+    dist.all_gather(everyone, mine)
+    return [row.tolist() for row in everyone]
+
+
+def _rank(rank: int, row: Sequence[float]) -> dict[str, Any]:
+    figures = RankFigures.read(row[2 + HOST_BYTES :])
+    parts = dict(figures.parts)
+    parts["wait"] += row[1]
+    parts["exchange"] -= row[1]
+    return {
+        "rank": rank,
+        "host": bytes(int(number) for number in row[2 : 2 + HOST_BYTES]).rstrip(b"\0").decode(errors="replace"),
+        "step_seconds": figures.quartiles[1],
+        "step_quartiles": list(figures.quartiles),
+        "parts": parts,
+        "hidden": figures.hidden,
+        "sent": int(figures.sent),
+        "peak_memory": int(row[0]),
+        "loss": figures.loss,
+        "weight": figures.weight,
+    }
+
+
+def _result(folder: Path, world: World, log: StepLog, ended: Ended, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    slowest = max(ranks, key=lambda one: float(one["step_seconds"]))
+    weight = sum(one["weight"] for one in ranks)
+    metrics = {name: value if math.isfinite(value) else None for name, value in ended.metrics.items()}
+    return {
+        "outcome": "done",
+        "finite": None not in metrics.values(),
+        "measured": log.measure,
+        "digest": ended.digest,
+        "depends_on_workers": ended.depends_on_workers,
+        "seconds": ended.seconds,
+        "warmup_steps": warmup(len(log.totals)),
+        "step_seconds": slowest["step_seconds"],
+        "step_quartiles": slowest["step_quartiles"],
+        "samples_per_second": ended.samples / ended.seconds,
+        "start_seconds": ended.started - float(read_json(folder / "run.json")["created"]),
+        "steps": ended.steps,
+        "threads": world.threads,
+        "device": world.device,
+        "backend": world.backend,
+        "peak_memory": [one["peak_memory"] for one in ranks],
+        "memory_measure": ended.memory_measure,
+        "loss": sum(one["loss"] * one["weight"] for one in ranks) / weight if weight else None,
+        "metrics": metrics,
+        "ranks": ranks,
+    }

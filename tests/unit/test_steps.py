@@ -1,0 +1,68 @@
+"""What is made of a rank's steps, with no process started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lockstep.strategies.clock import PARTS, Clock
+from lockstep.train.prints import fingerprints, is_print_step
+from lockstep.train.steps import joined, quartiles, waited, warmup
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(0, 0), (1, 0), (2, 1), (3, 2), (1000, 2)])
+def test_at_least_one_step_is_measured(steps: int, expected: int) -> None:
+    assert warmup(steps) == expected
+
+
+def test_quartiles() -> None:
+    assert quartiles([]) == (0.0, 0.0, 0.0)
+    assert quartiles([3.0]) == (3.0, 3.0, 3.0)
+    assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 3.0, 4.0)
+
+
+def test_laps_add_up_and_a_tail_can_be_moved() -> None:
+    clock = Clock()
+    clock.lap("data")
+    clock.lap("backward")
+    whole = sum(clock.seconds.values())
+    length = clock.seconds["backward"]
+    clock.move_tail("exchange", length / 4)
+    assert clock.seconds["exchange"] == pytest.approx(length / 4)
+    assert [name for name, _, _ in clock.spans] == ["data", "backward", "exchange"]
+    clock.move_tail("wait", 1000.0)
+    assert clock.seconds["exchange"] == pytest.approx(0.0)
+    assert sum(clock.seconds.values()) == pytest.approx(whole)
+    assert set(clock.seconds) == set(PARTS)
+
+
+def test_laps_of_one_part_are_joined() -> None:
+    spans = [("a", 0.0, 1.0), ("b", 1.0, 1.0), ("b", 2.0, 0.5), ("a", 2.5, 0.5)]
+    assert joined(spans) == [("a", 0.0, 1.0), ("b", 1.0, 1.5), ("a", 2.5, 0.5)]
+
+
+def test_waiting_is_told_from_exchanging_by_the_others_clocks() -> None:
+    """Rank 0 is ready 3 s before rank 1 in the first step and 1 s after it in the second."""
+    tables = [[[10.0, 5.0], [21.0, 2.0]], [[13.0, 2.0], [20.0, 0.25]]]
+    assert waited(tables, 0) == pytest.approx(1.5)
+    assert waited(tables, 1) == pytest.approx(0.125), "never more than the exchange took"
+
+
+def test_steps_that_are_printed() -> None:
+    assert [step for step in range(21) if is_print_step(step, 21)] == [0, 1, 2, 4, 8, 16, 20]
+
+
+def test_a_fingerprint_sees_every_bit(tmp_path: Path) -> None:
+    weight = torch.tensor([3.0, 4.0])
+    found = fingerprints([("a", weight), ("n", torch.tensor(2)), ("empty", torch.empty(0))])
+    assert found["a"][1:] == [3.5, 5.0]
+    assert found["n"][1:] == [2.0, 2.0]
+    assert found["empty"][1:] == [None, None]
+    other = fingerprints([("a", torch.nextafter(weight, torch.tensor(9.0)))], numbers=False)
+    assert other["a"][0] != found["a"][0]
+    assert other["a"][1:] == [None, None]
+    assert fingerprints([("a", torch.tensor([float("nan")]))])["a"][1:] == [None, None]
+    assert fingerprints(nn.Linear(2, 2).to(torch.bfloat16).named_parameters())
