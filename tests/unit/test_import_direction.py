@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "comparison": "launch report train strategies errors",
     "doctor": "launch train world errors",
     "bench": "recipes recipe report train strategies data nn comm lanes world errors",
-    "report": "train errors",
+    "report": "train errors version",
     "launch": "train strategies comm world errors",
     "train": "strategies data nn recipe digest world seeding errors version lanes",
     "strategies": "data nn comm lanes digest recipe world errors",

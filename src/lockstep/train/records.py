@@ -46,7 +46,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink()
-        raise _cannot(path, error) from error
+        raise cannot_write(path, error) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Lines:
         try:
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:
-            raise _cannot(self.path, error) from error
+            raise cannot_write(self.path, error) from error
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line."""
@@ -86,7 +86,7 @@ class Lines:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, before)  # half a line would make the folder unreadable
-            raise _cannot(self.path, error) from error
+            raise cannot_write(self.path, error) from error
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
@@ -122,7 +122,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _cannot(path: Path, error: OSError) -> CannotWrite:
+def cannot_write(path: Path, error: OSError) -> CannotWrite:
+    """Return the error for a file that the system would not let us write."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     advice = "make room, or choose another --out" if full else "choose another --out"
     return CannotWrite(f"cannot write {path}: {error.strerror or error}. What was written before is whole; {advice}")

@@ -1,0 +1,70 @@
+"""How much memory each rank took at its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.report import svg
+from lockstep.report.charts.frame import HALF, NARROW, Chart, RowFrame, means, series
+from lockstep.report.rows import Row
+from lockstep.report.units import plural, size, size_unit
+
+
+def chart(rows: Sequence[Row]) -> Chart | None:
+    """Return the chart of peak memory, a bar for each rank."""
+    measured = [row for row in rows if row.peak_memory and max(row.peak_memory) > 0]
+    if not measured:
+        return None
+    measures = sorted({row.memory_measure for row in measured if row.memory_measure})
+    measure = ", ".join(measures) or "peak memory"
+    colours = series(rows)
+    return Chart(
+        key="memory",
+        title="Memory per rank",
+        help=f"A bar for each rank. Measured: {measure}. The figure is the largest rank's, and in brackets all ranks'.",
+        words=_words(measured),
+        wide=_draw(measured, colours, measure, HALF),
+        narrow=_draw(measured, colours, measure, NARROW),
+        headings=("strategy", "rank", "peak", "measure"),
+        lines=tuple(
+            (row.name, str(rank), size(count), row.memory_measure)
+            for row in measured
+            for rank, count in enumerate(row.peak_memory)
+        ),
+        half=True,
+    )
+
+
+def _words(rows: Sequence[Row]) -> str:
+    told = [
+        f"{row.name} {size(row.largest_memory)}, {size(row.total_memory)} over {plural(len(row.peak_memory), 'rank')}"
+        for row in rows
+    ]
+    return f"Bars of peak memory by rank; largest rank, then all: {'; '.join(told)}."
+
+
+def _heights(ranks: int) -> tuple[float, float]:
+    """Return the height of a bar and the way to the next."""
+    return (12.0, 15.0) if ranks <= 4 else (7.0, 9.0) if ranks <= 16 else (3.0, 3.5)
+
+
+def _draw(rows: Sequence[Row], colours: dict[str, str], measure: str, width: float) -> str:
+    heights = [max(26.0, _heights(len(row.peak_memory))[1] * len(row.peak_memory)) for row in rows]
+    frame = RowFrame(width, [(row.name, means(row)) for row in rows], heights, right=150)
+    largest = max(row.largest_memory for row in rows)
+    unit, name = size_unit(largest)
+    scale = frame.room / largest
+    parts = [frame.axis(largest / unit, f"{measure}, {name}")]
+    for place, row in enumerate(rows):
+        thick, way = _heights(len(row.peak_memory))
+        first = frame.tops[place] + (heights[place] - way * len(row.peak_memory) + way - thick) / 2
+        parts.append(frame.label(place))
+        for rank, count in enumerate(row.peak_memory):
+            tip = f"{row.name}, rank {rank}: {size(count)}"
+            parts.append(svg.bar(frame.left, first + rank * way, count * scale, thick, colours[row.name], tip))
+        end = frame.left + row.largest_memory * scale + 8
+        total = f" ({size(row.total_memory)})" if len(row.peak_memory) > 1 else ""
+        middle = frame.tops[place] + heights[place] / 2 + 4.5
+        inside = f'{size(row.largest_memory)}<tspan class="small quiet">{total}</tspan>'
+        parts.append(svg.element("text", inside, x=end, y=middle, class_="strong"))
+    return svg.picture(width, frame.height, _words(rows), "".join(parts))

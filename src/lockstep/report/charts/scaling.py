@@ -1,0 +1,87 @@
+"""How throughput grows with workers, beside the ideal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.report import svg
+from lockstep.report.charts.frame import HALF, NARROW, Chart, Plane, strategy_series
+from lockstep.report.compare import Point
+from lockstep.report.rows import Row
+from lockstep.report.units import digits, plural, rate, share, times
+
+HEIGHT = 330.0
+DASHES = (None, "7 4", "2 4", "9 3 2 3", "4 3", "12 4", "1 3", "6 2 2 2")
+
+
+def chart(points: Sequence[Point], rows: Sequence[Row]) -> Chart | None:
+    """Return the chart of scaling, if there is more than one number of workers."""
+    if len({point.workers for point in points}) < 2:
+        return None
+    colours = strategy_series(rows)
+    names = list(dict.fromkeys(point.strategy for point in points))
+    return Chart(
+        key="scaling",
+        title="Scaling",
+        help="Samples per second by number of workers. The dashed line is the ideal: twice the workers, twice the "
+        "samples.",
+        words=_words(points, names),
+        wide=_draw(points, names, colours, HALF),
+        narrow=_draw(points, names, colours, NARROW),
+        legend=tuple((colours.get(name, "s1"), name) for name in names),
+        headings=("strategy", "workers", "samples/s", "speed-up", "efficiency"),
+        lines=tuple(
+            (p.strategy, str(p.workers), rate(p.samples_per_second), times(p.speed_up), share(p.efficiency))
+            for p in points
+        ),
+        half=True,
+    )
+
+
+def _words(points: Sequence[Point], names: Sequence[str]) -> str:
+    told = []
+    for name in names:
+        last = max((point for point in points if point.strategy == name), key=lambda point: point.workers)
+        efficient = f", efficiency {share(last.efficiency)}" if last.efficiency is not None else ""
+        told.append(f"{name} {digits(last.samples_per_second)} on {plural(last.workers, 'worker')}{efficient}")
+    return f"Lines of samples per second by workers: {'; '.join(told)}."
+
+
+def _draw(points: Sequence[Point], names: Sequence[str], colours: dict[str, str], width: float) -> str:
+    workers = sorted({point.workers for point in points})
+    base = next((point.samples_per_second for point in points if point.workers == workers[0]), 0.0) / workers[0]
+    top = max(base * workers[-1], *(point.samples_per_second for point in points)) * 1.05
+    margin = (workers[-1] - workers[0]) * 0.05
+    plane = Plane(
+        width=width,
+        height=HEIGHT,
+        across=(workers[0] - margin, workers[-1] + margin),
+        up=(0.0, top),
+        left=20 + 7.5 * len(f"{top:,.0f}"),
+    )
+    ends = [(float(count), base * count) for count in (workers[0], workers[-1])]
+    parts = [
+        plane.axes([float(count) for count in workers], "workers", "samples per second"),
+        plane.line(ends, "ideal", 1.5),
+        svg.text(plane.x(ends[1][0]) - 14, plane.y(ends[1][1]) + 2, "ideal", "small quiet", "end"),
+    ]
+    for place, name in enumerate(names):
+        own = [point for point in points if point.strategy == name]
+        colour = colours.get(name, "s1")
+        line = [(float(point.workers), point.samples_per_second) for point in own]
+        parts.append(plane.line(line, f"line {colour}", 2.5, DASHES[place % len(DASHES)]))
+        parts += [_mark(plane, point, colour, place) for point in own]
+    return svg.picture(width, HEIGHT, _words(points, names), "".join(parts))
+
+
+def _mark(plane: Plane, point: Point, colour: str, place: int) -> str:
+    x, y = plane.x(point.workers), plane.y(point.samples_per_second)
+    tip = f"{point.strategy}: {digits(point.samples_per_second)} samples/s on {plural(point.workers, 'worker')}"
+    n = svg.number
+    shapes = (
+        f"M{n(x - 5)} {n(y)}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
+        f"M{n(x - 4.5)} {n(y - 4.5)}h9v9h-9z",
+        f"M{n(x)} {n(y - 6)}l5.5 9.5h-11z",
+        f"M{n(x)} {n(y - 6)}l6 6l-6 6l-6 -6z",
+    )
+    return svg.element("path", d=shapes[place % len(shapes)], class_=f"ring {colour}", data_tip=tip)

@@ -1,0 +1,125 @@
+"""What each rank did in a few steps, side by side in time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lockstep.report import svg
+from lockstep.report.charts.frame import NARROW, WIDE, Chart, RowFrame
+from lockstep.report.charts.parts import LABELS, LEGEND
+from lockstep.report.collect import Run, Span, spans
+from lockstep.report.rows import PARTS, Row
+from lockstep.report.units import duration, plural, time_unit
+
+STEPS = 3
+RANKS = 16
+"""More ranks are not drawn; the trace file has all."""
+LANE, WAY = 14.0, 18.0
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The steps of one way, from the beginning of the first that is shown."""
+
+    name: str
+    spans: tuple[Span, ...]
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    start: float
+    length: float
+
+
+def chart(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> Chart | None:
+    """Return the timeline of the first run of each row that recorded one."""
+    strips = [strip(row.name, spans(runs[row.name][0])) for row in rows if runs.get(row.name)]
+    shown = [found for found in strips if found is not None]
+    if not shown:
+        return None
+    return Chart(
+        key="timeline",
+        title="Ranks in time",
+        help=f"At most {plural(STEPS, 'step')} of one run of each way, a strip for each rank, all on one scale. "
+        "trace.json has every recorded step; open it at ui.perfetto.dev.",
+        words=_words(shown),
+        wide=_draw(shown, WIDE),
+        narrow=_draw(shown, NARROW),
+        legend=LEGEND,
+        headings=("strategy", "rank", "step", "starts at", *(LABELS[part] for part in PARTS)),
+        lines=tuple(line for found in shown for line in _lines(found)),
+    )
+
+
+def strip(name: str, found: Sequence[Span]) -> Strip | None:
+    """Choose the steps to show: the last ones that follow each other, so that warm-up is not among them."""
+    if not found:
+        return None
+    last = max(span.step for span in found)
+    recorded = {span.step for span in found}
+    steps = [last]
+    while len(steps) < STEPS and steps[0] - 1 in recorded:
+        steps.insert(0, steps[0] - 1)
+    ranks = sorted({span.rank for span in found})[:RANKS]
+    own = tuple(span for span in found if span.step in steps and span.rank in ranks)
+    start = min(span.start for span in own)
+    end = max(span.start + span.seconds for span in own)
+    return Strip(name, own, tuple(ranks), tuple(steps), start, end - start)
+
+
+def _words(strips: Sequence[Strip]) -> str:
+    told = [
+        f"{found.name}: {plural(len(found.steps), 'step')} on {plural(len(found.ranks), 'rank')} "
+        f"in {duration(found.length)}"
+        for found in strips
+    ]
+    return f"Timeline of the parts of a few steps by rank. {'; '.join(told)}."
+
+
+def _lines(found: Strip) -> list[tuple[str, ...]]:
+    lines = []
+    for rank in found.ranks:
+        for step in found.steps:
+            own = [span for span in found.spans if span.rank == rank and span.step == step]
+            if own:
+                sums = [sum(span.seconds for span in own if span.name == part) for part in PARTS]
+                start = duration(min(span.start for span in own) - found.start)
+                lines.append((found.name, str(rank), str(step), start, *map(duration, sums)))
+    return lines
+
+
+def _draw(strips: Sequence[Strip], width: float) -> str:
+    labels = [(found.name, _steps_shown(found)) for found in strips]
+    heights = [max(26.0, WAY * len(found.ranks)) for found in strips]
+    frame = RowFrame(width, labels, heights, right=16)
+    longest = max(found.length for found in strips) or 1.0
+    unit, name = time_unit(longest)
+    parts = [frame.axis(longest / unit, f"since the first of these steps began, {name}")]
+    for place, found in enumerate(strips):
+        parts.append(frame.label(place))
+        for line, rank in enumerate(found.ranks):
+            top = frame.tops[place] + (heights[place] - WAY * len(found.ranks)) / 2 + line * WAY + 2
+            own = [span for span in found.spans if span.rank == rank]
+            parts += [_block(span, found, frame.left, top, frame.room / longest) for span in own]
+    return svg.picture(width, frame.height, _words(strips), "".join(parts))
+
+
+def _steps_shown(found: Strip) -> str:
+    first, last = found.steps[0], found.steps[-1]
+    return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
+def _block(span: Span, found: Strip, left: float, top: float, scale: float) -> str:
+    # What runs behind something else is drawn as a thin band below it: the exchange behind backward.
+    behind = any(
+        other is not span
+        and other.rank == span.rank
+        and other.start <= span.start
+        and other.start + other.seconds > span.start + 1e-9
+        and (other.seconds > span.seconds or other.start < span.start)
+        for other in found.spans
+    )
+    y, height = (top + LANE - 5, 5.0) if behind else (top, LANE)
+    label = LABELS.get(span.name, span.name)
+    tip = f"{found.name}, rank {span.rank}, step {span.step}, {label}: {duration(span.seconds)}"
+    kind = f"p-{span.name}" if span.name in PARTS else "p-wait"
+    return svg.block(left + (span.start - found.start) * scale, y, span.seconds * scale, height, kind, tip)

@@ -1,0 +1,94 @@
+"""How long each way took: a bar, and its spread over the repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.report import svg, theme
+from lockstep.report.charts.frame import NARROW, WIDE, Chart, RowFrame, means, series
+from lockstep.report.rows import Row
+from lockstep.report.units import duration, time_unit, times
+from lockstep.report.wording import first_line
+
+BAR = 26.0
+
+
+def chart(rows: Sequence[Row]) -> Chart | None:
+    """Return the chart of training times; a way that did not run has its reason in place of a bar."""
+    if not any(row.seconds for row in rows):
+        return None
+    return Chart(
+        key="times",
+        title="Training time",
+        help="The bar is the median of the repeats, the line on it reaches from the fastest to the slowest. "
+        "Shorter is better; the factor is the speed-up of a step over single.",
+        words=words(rows),
+        wide=draw(rows, WIDE),
+        narrow=draw(rows, NARROW),
+        headings=("strategy", "median", "fastest", "slowest", "repeats", "speed-up"),
+        lines=tuple(
+            (row.name, duration(row.seconds), *map(duration, row.seconds_spread), str(row.repeats), times(row.speed_up))
+            if row.seconds_spread
+            else (row.name, first_line(row.why_not), "", "", "", "")
+            for row in rows
+        ),
+    )
+
+
+def words(rows: Sequence[Row]) -> str:
+    """Say what the bars show."""
+    ran = [f"{row.name} {duration(row.seconds)}" for row in rows if row.seconds is not None]
+    failed = [f"{row.name} did not run" for row in rows if row.seconds is None]
+    return f"Bars of training time: {', '.join(ran + failed)}."
+
+
+def alone(title: str, rows: Sequence[Row]) -> str:
+    """Return the bars as a picture of their own, for a README or a slide."""
+    bars = _bars(rows, 760)
+    frame = _frame(rows, 760)
+    ground = svg.element("rect", width=792.0, height=frame.height + 62, rx=8, fill="var(--card)")
+    heading = svg.element("g", svg.text(16, 30, title, "strong"), style="font-size:16px")
+    inside = f'{ground}{heading}<g transform="translate(16 50)">{bars}</g>'
+    return svg.picture(792, frame.height + 62, f"{title}. {words(rows)}", inside, style=theme.alone()) + "\n"
+
+
+def draw(rows: Sequence[Row], width: float) -> str:
+    """Return the bars for a page of this width."""
+    return svg.picture(width, _frame(rows, width).height, words(rows), _bars(rows, width))
+
+
+def _frame(rows: Sequence[Row], width: float) -> RowFrame:
+    labels = [(row.name, means(row)) for row in rows]
+    return RowFrame(width, labels, [BAR] * len(rows), right=118 if width <= NARROW else 150)
+
+
+def _bars(rows: Sequence[Row], width: float) -> str:
+    frame = _frame(rows, width)
+    longest = max((row.seconds_spread[1] for row in rows if row.seconds_spread), default=1.0) or 1.0
+    unit, name = time_unit(longest)
+    colours = series(rows)
+    scale = frame.room / longest
+    parts = [frame.axis(longest / unit, f"training time, {name}")]
+    for place, row in enumerate(rows):
+        parts += [frame.label(place), _bar(frame, frame.tops[place], row, colours[row.name], scale)]
+    return "".join(parts)
+
+
+def _bar(frame: RowFrame, top: float, row: Row, colour: str, scale: float) -> str:
+    middle = top + BAR / 2
+    if row.seconds is None or row.seconds_spread is None:
+        room = frame.width - frame.left - 12
+        reason = svg.shorten(first_line(row.why_not), room)
+        return svg.text(frame.left + 8, middle + 4.5, reason, "warn")
+    low, high = row.seconds_spread
+    spread = f"{duration(low)} to {duration(high)} over {row.repeats} repeats" if row.repeats > 1 else "one repeat"
+    tip = f"{row.name}: {duration(row.seconds)}, {spread}"
+    parts = [svg.bar(frame.left, top, row.seconds * scale, BAR, colour, tip)]
+    if row.repeats > 1:
+        parts.append(svg.whisker(frame.left + low * scale, frame.left + high * scale, middle))
+    end = frame.left + high * scale + 10
+    value = duration(row.seconds)
+    parts.append(svg.text(end, middle + 4.5, value, "strong"))
+    if row.speed_up:
+        parts.append(svg.text(end + len(value) * 7.6 + 8, middle + 4.5, times(row.speed_up), "quiet"))
+    return "".join(parts)

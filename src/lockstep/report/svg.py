@@ -1,0 +1,109 @@
+"""Elements of a picture, and the numbers on its axes. Everything that comes from a run is escaped here."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+LETTER = 0.56
+"""Width of a letter, in sizes of its font; a guess that is right for most."""
+
+
+def number(value: float) -> str:
+    """Write a coordinate, short."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def element(name: str, content: str = "", **attributes: object) -> str:
+    """Return an element; in names of attributes an underscore is a hyphen, and one at the end is nothing."""
+    inside = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(number(value) if isinstance(value, float) else str(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return f"<{name}{inside}>{content}</{name}>" if content else f"<{name}{inside}/>"
+
+
+def text(x: float, y: float, words: str, kind: str = "", anchor: str | None = None) -> str:
+    """Return text with its base line at y; the anchor is `middle`, `end` or none."""
+    return element("text", escape(words), x=float(x), y=float(y), class_=kind or None, text_anchor=anchor)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """Return a straight line."""
+    return element("path", d=f"M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}", class_=kind)
+
+
+def bar(x: float, y: float, width: float, height: float, kind: str, tip: str = "", radius: float = 3) -> str:
+    """Return a bar that grows to the right, its far corners round."""
+    width = max(width, 0.75)
+    bend = min(radius, width / 2, height / 2)
+    straight = f"M{number(x)} {number(y)}h{number(width - bend)}"
+    d = (
+        f"{straight}q{number(bend)} 0 {number(bend)} {number(bend)}v{number(height - 2 * bend)}"
+        f"q0 {number(bend)} {number(-bend)} {number(bend)}h{number(bend - width)}z"
+    )
+    return element("path", d=d, class_=f"fill {kind}", data_tip=tip or None)
+
+
+def block(x: float, y: float, width: float, height: float, kind: str, tip: str = "") -> str:
+    """Return a plain rectangle."""
+    return element(
+        "rect",
+        x=float(x),
+        y=float(y),
+        width=max(float(width), 0.4),
+        height=float(height),
+        class_=f"fill {kind}",
+        data_tip=tip or None,
+    )
+
+
+def whisker(low: float, high: float, y: float, cap: float = 4) -> str:
+    """Return a spread from low to high, with caps."""
+    n = number
+    d = f"M{n(low)} {n(y)}H{n(high)}M{n(low)} {n(y - cap)}V{n(y + cap)}M{n(high)} {n(y - cap)}V{n(y + cap)}"
+    return element("path", d=d, class_="whisker")
+
+
+def picture(width: float, height: float, words: str, content: str, *, style: str = "") -> str:
+    """Return the whole picture with its text alternative."""
+    inside = f"<style>{style}</style>{content}" if style else content
+    return element(
+        "svg",
+        inside,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {number(width)} {number(height)}",
+        role="img",
+        aria_label=words,
+    )
+
+
+def shorten(words: str, width: float, size: float = 13) -> str:
+    """Cut words to what fits, with an ellipsis."""
+    room = int(width / (size * LETTER))
+    return words if len(words) <= room else words[: max(1, room - 1)].rstrip() + "…"
+
+
+def ticks(largest: float, count: int = 5) -> list[float]:
+    """Return round numbers from 0 up to the largest value, about `count` of them."""
+    return ticks_between(0.0, largest, count)
+
+
+def ticks_between(low: float, high: float, count: int = 5) -> list[float]:
+    """Return round numbers inside low to high: steps of 1, 2 or 5 times a power of ten."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(times * power for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(place * step, 12) for place in range(first, last + 1)]
+
+
+def tick_labels(values: list[float]) -> list[str]:
+    """Write ticks with the decimals that tell them apart, and no more."""
+    places = 0
+    if len(values) > 1:
+        places = max(0, -math.floor(math.log10(abs(values[1] - values[0])) + 1e-9))
+    return [f"{value:,.{places}f}" for value in values]

@@ -1,0 +1,68 @@
+"""The runs as TensorBoard event files, a folder for each; needs the extra `tensorboard`, and no torch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.errors import BadInput
+
+if TYPE_CHECKING:
+    from lockstep.report.collect import Run
+    from lockstep.report.compare import Comparison
+
+
+def check() -> None:
+    """Refuse before any work where the package is not there."""
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        raise BadInput(
+            "--tensorboard needs the package tensorboard: pip install 'lockstep-train[tensorboard]'"
+        ) from None
+
+
+def write(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write the event files of every run; return their folders."""
+    check()
+    made = []
+    for name, runs in comparison.runs.items():
+        for repeat, run in enumerate(runs, start=1):
+            made.append(folder / f"{re.sub(r'[^A-Za-z0-9_.]+', '-', name)}-{repeat}")
+            _write_run(run, made[-1])
+    return made
+
+
+def _write_run(run: Run, folder: Path) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(folder))
+    try:
+        for step, when, values in scalars(run):
+            kept = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+            writer.add_event(Event(wall_time=when, step=step, summary=Summary(value=kept)))
+    finally:
+        writer.close()
+
+
+def scalars(run: Run) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """Yield step, time and named values: the loss of all ranks, the time of a step by rank and part, the metrics."""
+    lines = {line["step"]: [ranks[place] for ranks in run.steps] for place, line in enumerate(run.steps[0])}
+    when = 0.0
+    for (step, ranks), loss in zip(lines.items(), run.losses, strict=False):
+        when = float(ranks[0].get("began") or ranks[0].get("time") or 0.0)
+        values = {"loss": loss}
+        for rank, line in enumerate(ranks):
+            values[f"step_seconds/rank_{rank}"] = float(line.get("total") or 0.0)
+            values |= {f"{part}_seconds/rank_{rank}": float(s) for part, s in (line.get("seconds") or {}).items()}
+            if line.get("memory") is not None:
+                values[f"memory/rank_{rank}"] = float(line["memory"])
+        yield step, when, {tag: value for tag, value in values.items() if math.isfinite(value)}
+    metrics = {f"evaluation/{name}": float(value) for name, value in run.result.get("metrics", {}).items()}
+    if metrics:
+        yield max(lines), when, metrics

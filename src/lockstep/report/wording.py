@@ -1,0 +1,52 @@
+"""Settings and reasons in words, the same in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lockstep.report.compare import Comparison
+
+COMMAND = "command"
+"""The setting that is shown as a line to type."""
+
+
+def label(name: str) -> str:
+    """Return a setting's name as shown."""
+    return str(name).replace("_", " ")
+
+
+def value(found: Any) -> str:
+    """Return a setting's value as shown."""
+    if isinstance(found, bool):
+        return "yes" if found else "no"
+    if isinstance(found, Mapping):
+        return ", ".join(f"{label(name)} {value(inner)}" for name, inner in found.items())
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        return ", ".join(value(inner) for inner in found)
+    return str(found)
+
+
+def groups(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
+    """Return what is needed to repeat a comparison, but for the command: labels and values by heading."""
+    tables: dict[str, Mapping[str, Any]] = {
+        "Settings": {name: found for name, found in comparison.settings.items() if name != COMMAND},
+        "Versions": comparison.versions,
+        "Hosts": {str(place): host for place, host in enumerate(comparison.hosts, start=1)},
+    }
+    shown = {
+        heading: [(label(name), value(found)) for name, found in table.items() if found not in (None, "", [], {}, ())]
+        for heading, table in tables.items()
+    }
+    return {heading: lines for heading, lines in shown.items() if lines}
+
+
+def first_line(reason: str) -> str:
+    """Return the first line of a reason; the whole of it stands elsewhere."""
+    return reason.strip().partition("\n")[0] or "not run"
+
+
+def the_rest(reason: str) -> str:
+    """Return the lines after the first."""
+    return reason.strip().partition("\n")[2]
