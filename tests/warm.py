@@ -1,4 +1,6 @@
 """Imported once by the process that ranks are forked from; must start no thread."""
 
+import torch._dynamo  # noqa: F401 - torch.optim imports it at the first step, for a second in each rank
+
 import lockstep.comm.arena
 import lockstep.comm.shm  # noqa: F401

@@ -155,20 +155,25 @@ def train(name: str, strategy: str, world: World, workers: int) -> tuple[str, li
     return trainer.digest(), losses
 
 
-def train_here(rank: int, size: int, name: str, backend: str) -> tuple[str, list[float]]:
-    """Train as one rank of a group that exists."""
-    assert processes("ddp", size) == size
-    world = World(
+def world_of(rank: int, size: int, backend: str, hosts: list[int]) -> World:
+    """Return a rank's place in a group that exists, on hosts with so many ranks each."""
+    node = next(node for node in range(len(hosts)) if rank < sum(hosts[: node + 1]))
+    return World(
         rank=rank,
         size=size,
-        local_rank=rank,
-        local_size=size,
-        node=0,
-        nodes=1,
-        host="here",
+        local_rank=rank - sum(hosts[:node]),
+        local_size=hosts[node],
+        node=node,
+        nodes=len(hosts),
+        host=f"host {node}",
         device="cpu",
         threads=1,
         backend=backend,
         launcher="test",
     )
-    return train(name, "ddp", world, size)
+
+
+def train_here(rank: int, size: int, name: str, backend: str, hosts: list[int]) -> tuple[str, list[float]]:
+    """Train as one rank of a group that exists."""
+    assert processes("ddp", size) == size
+    return train(name, "ddp", world_of(rank, size, backend, hosts), size)

@@ -21,21 +21,34 @@ def reference(name: str) -> tuple[str, tuple[float, ...]]:
     return digest, tuple(losses)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[("shm", 2), ("shm", 3), ("shm", 4), ("shm", 8), ("gloo", 2), ("gloo", 3)],
-    ids=lambda p: f"{p[0]}-{p[1]}",
-)
-def group(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    backend, size = request.param
-    with Ranks(size, backend) as started:
-        yield started
+# How many ranks each host has, and the backend of all; hosts are only said to be apart, so that memory is shared
+# within each and messages go between them.
+GROUPS = {
+    "shm-2": ("shm", [2]),
+    "shm-3": ("shm", [3]),
+    "shm-4": ("shm", [4]),
+    "shm-8": ("shm", [8]),
+    "gloo-2": ("gloo", [2]),
+    "gloo-3": ("gloo", [3]),
+    "hosts-1+1": ("gloo", [1, 1]),
+    "hosts-2+2": ("gloo", [2, 2]),
+    "hosts-1+2": ("gloo", [1, 2]),
+    "hosts-4+4": ("gloo", [4, 4]),
+}
+
+
+@pytest.fixture(scope="module", params=GROUPS.values(), ids=GROUPS)
+def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
+    backend, hosts = request.param
+    with Ranks(sum(hosts), backend) as started:
+        yield started, hosts
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_processes(name: str, group: Ranks) -> None:
+def test_processes(name: str, group: tuple[Ranks, list[int]]) -> None:
+    ranks, hosts = group
     digest, losses = reference(name)
-    for found in group.run(train_here, name, group.backend):
+    for found in ranks.run(train_here, name, ranks.backend, hosts):
         assert found == (digest, list(losses))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.lanes.schedule import owned_lanes
-from lockstep.lanes.tree import Node, additions, children, cover, folding
+from lockstep.lanes.tree import Node, additions, children, cover, folding, merged
 
 LANES = st.integers(1, 40)
 
@@ -45,6 +45,27 @@ def test_every_split_gives_the_same_brackets(lanes: int, workers: int) -> None:
     assert values[0] == spelled(Node(0, lanes))
 
 
+@given(LANES, st.integers(1, 12), st.data())
+def test_hosts_that_add_up_their_own_first_agree(lanes: int, workers: int, data: st.DataObject) -> None:
+    """Whatever ranks a host has, it adds up what it can, and the rest is added up over hosts."""
+    host_of = data.draw(st.lists(st.integers(0, 3), min_size=workers, max_size=workers))
+    values: dict[Node, str] = {}
+    for host in dict.fromkeys(host_of):
+        ranks = [rank for rank in range(workers) if host_of[rank] == host]
+        nodes = [node for rank in ranks for node in cover(lanes, owned_lanes(lanes, workers, rank))]
+        parts = [folded(node) for node in nodes]
+        steps, left = merged(lanes, nodes)
+        for one, other in steps:
+            parts[one] = f"({parts[one]}+{parts[other]})"
+        assert [node for node, _ in left] == sorted(node for node, _ in left)
+        values |= {node: parts[position] for node, position in left}
+    partials = sorted(values)
+    total = [values[node] for node in partials]
+    for one, other in additions(lanes, partials):
+        total[one] = f"({total[one]}+{total[other]})"
+    assert total[0] == spelled(Node(0, lanes))
+
+
 def test_the_tree_by_hand() -> None:
     assert spelled(Node(0, 8)) == "(((0+1)+(2+3))+((4+5)+(6+7)))"
     assert spelled(Node(0, 5)) == "(((0+1)+(2+3))+4)"
@@ -64,5 +85,5 @@ def test_few_buffers_are_alive(lanes: int, buffers: int) -> None:
 
 
 def test_partials_with_a_gap_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not hold lane 0 of 4"):
+    with pytest.raises(ValueError, match="do not add up to 4 lanes"):
         additions(4, [Node(2, 4)])

@@ -1,9 +1,10 @@
-"""The exact reduction: sums over lanes in tree order, whoever holds which partial, over three transports.
+"""The exact reduction: sums over lanes in tree order, whoever holds which partial, over four transports.
 
     transport          partials                       weights               the sum of slice r is made by
     InProcess          tensors of threads             one flat tensor       thread r, between two barriers
     SharedArena        per-rank buffers in the arena  one flat tensor       rank r, between two barriers
     Collective         own tensors, all-to-all        own, all-gathered     rank r, after the exchange
+    ArenaPerHost       as SharedArena, on each host   one per host          rank r, see comm/hosts.py
 
 [Note: in place]
 The sum is made in place, in the first partial's memory: rank r is the only one that touches slice r between the two
@@ -32,7 +33,9 @@ class Exchange(ABC):
     """What workers tell each other in a step. All workers make the same calls in the same order."""
 
     shares_memory = True
-    """Whether all workers see one copy of the weights."""
+    """Whether the workers of a host see one copy of the weights."""
+    name = "in process"
+    """What reports call it."""
 
     def __init__(self, lanes: int, workers: int, rank: int) -> None:
         self.lanes, self.workers, self.rank = lanes, workers, rank
@@ -42,6 +45,7 @@ class Exchange(ABC):
         """This worker's partials."""
         self.most = max(len(nodes) for nodes in everyone)
         """The largest number of partials that any worker has."""
+        self._covers = everyone
         self._counts = [len(nodes) for nodes in everyone]
         flat: list[Node] = [node for nodes in everyone for node in nodes]
         self._plan: list[Add] = additions(lanes, flat)
@@ -77,12 +81,12 @@ class Exchange(ABC):
     def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Return the whole reduced gradient to a worker that updates whole tensors; None: another one does."""
 
-    def _add_up(self, parts: Sequence[Tensor]) -> Tensor:
-        """Add partials in tree order, in place, block by block."""
+    def _add_up(self, parts: Sequence[Tensor], plan: Sequence[Add] | None = None) -> Tensor:
+        """Add partials in tree order, in place, block by block; all of them to one, if no other plan is given."""
         length = parts[0].numel()
         for start in range(0, length, CACHE_BLOCK):
             stop = min(start + CACHE_BLOCK, length)
-            for left, right in self._plan:
+            for left, right in self._plan if plan is None else plan:
                 parts[left][start:stop].add_(parts[right][start:stop])
         return parts[0]
 
@@ -154,6 +158,8 @@ class InProcess(Exchange):
 class SharedArena(Exchange):
     """Workers that are processes of one host: one copy of the weights, nothing copied in or out."""
 
+    name = "arena"
+
     def __init__(self, arena: Arena, lanes: int) -> None:
         super().__init__(lanes, arena.size, arena.rank)
         self._arena = arena
@@ -194,8 +200,9 @@ class Collective(Exchange):
 
     shares_memory = False
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, lanes: int, why: str = "") -> None:
         super().__init__(lanes, dist.get_world_size(), dist.get_rank())
+        self.name = f"collectives over {dist.get_backend()}" + (f" ({why})" if why else "")
 
     def weights(self, numel: int, dtype: torch.dtype, device: str) -> Tensor:
         """Return this worker's own buffer."""

@@ -1,4 +1,4 @@
-"""Rank 0 tells: text and tensors from the first rank to all, as numbers and bytes, never as pickles."""
+"""Ranks tell: text and tensors from one to all, as numbers and bytes, never as pickles."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ def tell_text(text: str, device: str = "cpu") -> str:
     if len(data):
         dist.broadcast(data, src=0)
     return bytes(data.tolist()).decode()
+
+
+def tell_all(text: str, device: str = "cpu") -> list[str]:
+    """Return every rank's text on every rank, in rank order."""
+    data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
+    lengths = [torch.empty((), dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, torch.tensor(len(data), device=device))
+    longest = max(1, *(int(length) for length in lengths))
+    rows = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in lengths]
+    dist.all_gather(rows, torch.nn.functional.pad(data, (0, longest - len(data))))
+    return [bytes(row[: int(length)].tolist()).decode() for row, length in zip(rows, lengths, strict=True)]
 
 
 def tell_tensors(tensors: dict[str, Tensor], device: str = "cpu") -> dict[str, Tensor]:

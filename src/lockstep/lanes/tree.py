@@ -56,24 +56,45 @@ class Add(NamedTuple):
     right: int
 
 
+class Merged(NamedTuple):
+    """What some of the partials of a sum can be added up to, without the others."""
+
+    steps: list[Add]
+    """The additions, in order."""
+    left: list[tuple[Node, int]]
+    """What they leave, by lane: each node, and the position of the partial that then holds it."""
+
+
+def merged(lanes: int, partials: Sequence[Node]) -> Merged:
+    """Return the additions that these partials allow among themselves, by their positions."""
+    position = {node: index for index, node in enumerate(partials)}
+    steps: list[Add] = []
+    left: list[tuple[Node, int]] = []
+
+    def total(node: Node) -> int | None:
+        if node in position:
+            return position[node]
+        if node.hi - node.lo == 1:
+            return None
+        (one, first), (two, second) = ((child, total(child)) for child in children(node))
+        if first is not None and second is not None:
+            steps.append(Add(first, second))
+            return first
+        left.extend((child, found) for child, found in ((one, first), (two, second)) if found is not None)
+        return None
+
+    whole = total(Node(0, lanes))
+    return Merged(steps, sorted(left) if whole is None else [(Node(0, lanes), whole)])
+
+
 def additions(lanes: int, partials: Sequence[Node]) -> list[Add]:
     """Return the additions that turn partials (in order, covering all lanes) into the whole, by their positions.
 
     The result ends in position 0.
     """
-    position = {node: index for index, node in enumerate(partials)}
-    steps: list[Add] = []
-
-    def total(node: Node) -> int:
-        if node in position:
-            return position[node]
-        if node.hi - node.lo == 1:
-            raise ValueError(f"partials {list(partials)} do not hold lane {node.lo} of {lanes}")
-        left, right = (total(child) for child in children(node))
-        steps.append(Add(left, right))
-        return left
-
-    total(Node(0, lanes))
+    steps, left = merged(lanes, partials)
+    if left != [(Node(0, lanes), 0)]:
+        raise ValueError(f"partials {list(partials)} do not add up to {lanes} lanes: they leave {left}")
     return steps
 
 

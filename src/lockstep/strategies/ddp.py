@@ -9,7 +9,9 @@ from torch import Tensor
 
 from lockstep.comm.arena import Arena
 from lockstep.comm.exact import Collective, Exchange, InProcess, SharedArena
-from lockstep.comm.tell import tell_tensors
+from lockstep.comm.hosts import ArenaPerHost, host_arena, ranks_by_host
+from lockstep.comm.tell import tell_all, tell_tensors
+from lockstep.errors import BadInput
 from lockstep.strategies.base import StepStats, Strategy, Training
 from lockstep.strategies.exact import ExactWorker, arena_bytes
 from lockstep.strategies.plain_state import named_state, optimizer_state, optimizer_state_dict
@@ -66,7 +68,7 @@ class Exact(Strategy):
 
 
 class DDP(Exact):
-    """The arena where all ranks share a host and memory; elsewhere own weights and collectives."""
+    """The arena where ranks share a host and memory, messages between hosts; elsewhere own weights and collectives."""
 
     name = "ddp"
 
@@ -80,4 +82,23 @@ def _exchange(world: World, training: Training) -> Exchange:
     if world.backend == "shm" and world.nodes == 1:
         everyone = dist.distributed_c10d._get_default_group()
         return SharedArena(Arena(everyone, arena_bytes(training, world.size)), training.lanes)
+    if world.nodes > 1 and world.device == "cpu":
+        return _over_hosts(world, training)
     return Collective(training.lanes)
+
+
+def _over_hosts(world: World, training: Training) -> Exchange:
+    """Choose an arena per host where a host has several ranks; if one host refuses it, collectives on all, and why."""
+    hosts = ranks_by_host(world.node)
+    if len(hosts) == world.size:
+        return Collective(training.lanes)
+    mine = next(ranks for ranks in hosts if world.rank in ranks)
+    arena, refused = None, ""
+    try:
+        arena = host_arena(mine, arena_bytes(training, world.size, mine))
+    except BadInput as error:
+        refused = f"no arena: {error}"
+    reasons = [text for text in tell_all(refused) if text]
+    if arena is None or reasons:
+        return Collective(training.lanes, reasons[0])
+    return ArenaPerHost(arena, training.lanes, hosts)

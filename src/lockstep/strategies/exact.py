@@ -6,13 +6,13 @@
     4  worker r updates slice r of the weights
     5  the slices become everybody's weights                                               (a barrier, or all-gather)
 
-`single`, `dp` and `ddp` are this one step over three kinds of exchange.
+`single`, `dp` and `ddp` are this one step over four kinds of exchange.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,9 +38,10 @@ PAGE = 4096
 Forward = Callable[[nn.Module, "LaneBatch", int], LaneLoss]
 
 
-def arena_bytes(training: Training, workers: int) -> int:
-    """Return how much memory the workers of a host must share for this model."""
-    everyone = [cover(training.lanes, owned_lanes(training.lanes, workers, rank)) for rank in range(workers)]
+def arena_bytes(training: Training, workers: int, here: Sequence[int] | None = None) -> int:
+    """Return how much memory the workers of a host (all of them, if not `here`) must share for this model."""
+    ranks = range(workers) if here is None else here
+    everyone = [cover(training.lanes, owned_lanes(training.lanes, workers, rank)) for rank in ranks]
     copies = 1 + sum(len(nodes) for nodes in everyone)
     tensors = [*training.model.parameters(), *training.model.buffers()]
     # Every tensor could have a section of its own: a generous bound, of which only what is used is ever touched.

@@ -1,0 +1,198 @@
+"""The exact reduction over several hosts: an arena within each, messages between them.
+
+    host A: rank 0, rank 1      host B: rank 2, rank 3      four slices, one for each rank of the world
+    | 0 | 1 | 2 | 3 |           | 0 | 1 | 2 | 3 |           a partial of each host, in its arena
+      |   |   ^   ^               |   |   |   |
+      |   |   |   +--- rank 1     |   |   |   +-- rank 3    who carries a slice on a host: its owner there, or, if
+      |   |   +------- rank 0     |   |   +------ rank 2    that is on another host, one of its ranks in turn
+    rank 0, rank 1              rank 2, rank 3
+
+1  each rank adds up, over its own host's partials, the slices that it carries; as far as the tree allows
+2  it sends what is left of a slice to the slice's owner                                              (messages)
+3  the owner adds up what came from all hosts, in tree order, and updates its slice
+4  it sends the new weights to the carriers of its slice on the other hosts, who put them in place    (messages)
+
+So a host holds one copy of the weights, the world one copy of the optimizer's state, and a host sends and receives
+what a ring all-reduce between hosts would. Hosts may have different numbers of ranks, dealt out in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.constants import default_pg_timeout
+
+from lockstep.comm import meet
+from lockstep.comm.arena import Arena
+from lockstep.comm.exact import Exchange
+from lockstep.comm.identity import Identity
+from lockstep.comm.shm import ShmGroup
+from lockstep.comm.tell import tell_all
+from lockstep.lanes.tree import additions, merged
+
+
+def ranks_by_host(node: int) -> list[list[int]]:
+    """Return the ranks that can share memory, host by host in order of their first rank; a collective call.
+
+    `node` is this rank's host as the launcher numbers it. Ranks of one host that cannot share memory (containers,
+    users) count as hosts of their own.
+    """
+    mine = Identity.mine(dist.get_rank())
+    told = tell_all(json.dumps([node, mine.boot, mine.namespace, mine.user]))
+    hosts: dict[str, list[int]] = {}
+    for rank, text in enumerate(told):
+        hosts.setdefault(text, []).append(rank)
+    return list(hosts.values())
+
+
+def carriers(ranks: Sequence[int], workers: int) -> dict[int, int]:
+    """Return who carries each slice (by its owner) on the host of these ranks: the owner, or the ranks in turn."""
+    foreign = [owner for owner in range(workers) if owner not in ranks]
+    return {**{rank: rank for rank in ranks}, **{owner: ranks[i % len(ranks)] for i, owner in enumerate(foreign)}}
+
+
+def host_arena(ranks: Sequence[int], nbytes: int) -> Arena:
+    """Return an arena for these ranks of the world, all on one host; only they call this.
+
+    The group is not made by `dist.new_group`: there, an error on one host would leave the others waiting.
+    """
+    store = PrefixStore(f"lockstep/host/{'-'.join(map(str, ranks))}", dist.distributed_c10d._get_default_store())
+    place = meet.Place(
+        store=store,
+        rank=list(ranks).index(dist.get_rank()),
+        size=len(ranks),
+        timeout=default_pg_timeout,
+        what=f"shared memory for the ranks {', '.join(map(str, ranks))} of one host",
+    )
+    group = ShmGroup(place, list(ranks))
+    arena = Arena(group, nbytes)
+    weakref.finalize(arena, group.shutdown)
+    return arena
+
+
+class ArenaPerHost(Exchange):
+    """Workers that are processes of several hosts, which share memory within each."""
+
+    def __init__(self, arena: Arena, lanes: int, hosts: Sequence[Sequence[int]]) -> None:
+        super().__init__(lanes, dist.get_world_size(), dist.get_rank())
+        self.name = f"arena + {dist.get_backend()}"
+        self._arena = arena
+        self._ranks = next(ranks for ranks in hosts if self.rank in ranks)
+        self._first = [ranks[0] for ranks in hosts]
+        carrying = [carriers(ranks, self.workers) for ranks in hosts]
+        self._sources = [carrier[self.rank] for carrier in carrying]
+        """Who carries this rank's slice, host by host; itself on its own."""
+        mine = carrying[list(hosts).index(self._ranks)]
+        self._carried = [owner for owner, carrier in mine.items() if carrier == self.rank != owner]
+        """Whose slices this rank carries, its own apart."""
+        sums = [merged(lanes, [node for rank in ranks for node in self._covers[rank]]) for ranks in hosts]
+        self._left = [[position for _, position in one.left] for one in sums]
+        """The partials that hold what a host's own additions leave, host by host."""
+        self._local_plan = sums[list(hosts).index(self._ranks)].steps
+        self._plan = additions(lanes, [node for one in sums for node, _ in one.left])
+        self._made: dict[int, list[Tensor]] = {}
+        self._inboxes: dict[int, list[list[Tensor]]] = {}
+
+    def weights(self, numel: int, dtype: torch.dtype, device: str) -> Tensor:
+        """Return the host's one buffer."""
+        return self._arena.shared(numel, dtype)
+
+    def partials(self, numel: int, dtype: torch.dtype, device: str) -> list[Tensor]:
+        """Return own buffers in the arena."""
+        every = [[self._arena.shared(numel, dtype) for _ in self._covers[rank]] for rank in self._ranks]
+        mine = every[self._ranks.index(self.rank)]
+        self._made[id(mine[0])] = [one for row in every for one in row]
+        length = numel // self.workers
+        self._inboxes[id(mine[0])] = [
+            [torch.empty(length if source != self.rank else 0, dtype=dtype) for _ in left]
+            for source, left in zip(self._sources, self._left, strict=True)
+        ]
+        return mine
+
+    def meet(self) -> None:
+        """Wait for all ranks of the host; between hosts the messages themselves wait."""
+        self._arena.barrier()
+
+    def reduced(self, partials: Sequence[Tensor], part: range) -> Tensor:
+        """Do steps 1 to 3, in place, see [Note: in place]; every worker asks for its own slice at the same time."""
+        length, made = len(part), self._made[id(partials[0])]
+        inboxes, pending = self._inboxes[id(partials[0])], []
+        for source, inbox in zip(self._sources, inboxes, strict=True):
+            if source != self.rank:
+                pending += [dist.irecv(buffer, source) for buffer in inbox]
+        left = self._left[self._sources.index(self.rank)]
+        for owner in (*self._carried, self.rank):  # the own slice last: it is added up while the others travel
+            slices = [one[owner * length : (owner + 1) * length] for one in made]
+            self._add_up(slices, self._local_plan)
+            if owner != self.rank:
+                pending += [dist.isend(slices[position], owner) for position in left]
+        _wait(pending)
+        found = [
+            [slices[position] for position in left] if source == self.rank else inbox
+            for source, inbox in zip(self._sources, inboxes, strict=True)
+        ]
+        return self._add_up([one for row in found for one in row], self._plan)
+
+    def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
+        """Let the first rank of each host update: it gets all slices in its first partial."""
+        flat = self._made[id(partials[0])][0]
+        flat[self._slice(flat, self.rank)].copy_(reduced)  # nothing to copy where it was added up in place
+        self._spread(flat)
+        self.meet()
+        return flat if self.rank == self._ranks[0] else None
+
+    def everyone(self, numbers: Tensor) -> Tensor:
+        """Add up within each host, between their first ranks, and tell each host: exact in any order."""
+        group = self._arena.group
+        group.allreduce([numbers], _now(dist.AllreduceOptions()))
+        if self.rank == self._ranks[0]:
+            others = [rank for rank in self._first if rank != self.rank]
+            inbox = [torch.empty_like(numbers) for _ in others]
+            pending = [dist.irecv(buffer, rank) for buffer, rank in zip(inbox, others, strict=True)]
+            _wait([*pending, *(dist.isend(numbers, rank) for rank in others)])
+            for buffer in inbox:
+                numbers += buffer
+        options = _now(dist.BroadcastOptions())
+        options.rootRank, options.rootTensor = 0, 0
+        group.broadcast([numbers], options)
+        return numbers
+
+    def start_weights(self, flat: Tensor) -> None:
+        """Rank 0 wins: it sends its weights to the first rank of every other host."""
+        if self.rank == 0:
+            _wait(dist.isend(flat, rank) for rank in self._first if rank != 0)
+        elif self.rank in self._first:
+            dist.recv(flat, 0)
+        self.meet()
+
+    def share_weights(self, flat: Tensor) -> None:
+        """Do step 4; the meeting that follows lets the host see it."""
+        self._spread(flat)
+
+    def _spread(self, flat: Tensor) -> None:
+        """Send the own slice of a host's buffer to the other hosts, and put theirs in place."""
+        pending = [dist.irecv(flat[self._slice(flat, owner)], owner) for owner in self._carried]
+        mine = flat[self._slice(flat, self.rank)]
+        _wait([*pending, *(dist.isend(mine, carrier) for carrier in self._sources if carrier != self.rank)])
+
+    def _slice(self, flat: Tensor, owner: int) -> slice:
+        length = flat.numel() // self.workers
+        return slice(owner * length, (owner + 1) * length)
+
+
+def _wait(pending: Iterable[dist.Work | None]) -> None:
+    for work in list(pending):  # all are begun before one is waited for
+        assert work is not None
+        work.wait()
+
+
+def _now(options: Any) -> Any:
+    options.asyncOp = False
+    return options

@@ -1,0 +1,133 @@
+"""What an exchange promises: sums over lanes in tree order, bit for bit, wherever the partials are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lockstep.comm.arena import Arena
+from lockstep.comm.exact import Collective, Exchange, InProcess, SharedArena
+from lockstep.comm.hosts import ArenaPerHost, carriers, host_arena, ranks_by_host
+from lockstep.lanes.tree import Node, children
+from tests.contract.cases import made
+from tests.ranks import Ranks
+
+Hosts = list[list[int]]
+HOSTS: dict[str, Hosts] = {
+    "2x1": [[0], [1]],
+    "2x2": [[0, 1], [2, 3]],
+    "1+2": [[0], [1, 2]],
+    "2+1": [[0, 1], [2]],
+    "2x4": [[0, 1, 2, 3], [4, 5, 6, 7]],
+    "3 hosts": [[0, 1], [2], [3]],
+    "dealt in turn": [[0, 2], [1, 3]],
+}
+
+
+def lane_value(lane: int, numel: int, dtype: torch.dtype) -> Tensor:
+    return made((numel,), dtype, 100 + lane)
+
+
+def summed(node: Node, numel: int, dtype: torch.dtype) -> Tensor:
+    """The definition."""
+    if node.hi - node.lo == 1:
+        return lane_value(node.lo, numel, dtype)
+    left, right = children(node)
+    return summed(left, numel, dtype) + summed(right, numel, dtype)
+
+
+def check(exchange: Exchange, lanes: int) -> str:
+    """One step's calls, twice, on two buffers as on two sections of a model."""
+    workers, rank = exchange.workers, exchange.rank
+    buffers = []
+    for length, dtype in ((1024, torch.float32), (3072, torch.float64), (2048, torch.bfloat16)):
+        flat = exchange.weights(length * workers, dtype, "cpu")
+        if rank == 0:
+            flat.copy_(made((flat.numel(),), dtype, 5))
+        exchange.start_weights(flat)
+        assert torch.equal(flat, made((flat.numel(),), dtype, 5))
+        buffers.append((length, flat, exchange.partials(flat.numel(), dtype, "cpu")))
+    for _ in range(2):
+        for _, flat, partials in buffers:
+            for node, partial in zip(exchange.nodes, partials, strict=True):
+                partial.copy_(summed(node, flat.numel(), flat.dtype))
+        numbers = torch.zeros(workers, dtype=torch.float64)
+        numbers[rank] = rank + 0.5
+        assert exchange.everyone(numbers).tolist() == [r + 0.5 for r in range(workers)]
+        for length, flat, partials in buffers:
+            part = range(rank * length, (rank + 1) * length)
+            expected = summed(Node(0, lanes), flat.numel(), flat.dtype)
+            reduced = exchange.reduced(partials, part)
+            assert torch.equal(reduced, expected[part.start : part.stop])
+            whole = exchange.whole(partials, reduced.mul_(2))
+            assert whole is None or torch.equal(whole, expected * 2)
+            flat[part.start : part.stop] = reduced
+            exchange.share_weights(flat)
+            exchange.meet()
+            assert torch.equal(flat, expected * 2)
+            exchange.meet()
+    return exchange.name
+
+
+def room(lanes: int, workers: int) -> int:
+    return 16 * lanes * workers * Arena.room(3072, torch.float64)
+
+
+def over_hosts(rank: int, size: int, hosts: Hosts, lanes: int) -> tuple[str, Hosts]:
+    mine = next(ranks for ranks in hosts if rank in ranks)
+    name = check(ArenaPerHost(host_arena(mine, room(lanes, size)), lanes, hosts), lanes)
+    return name, ranks_by_host(next(node for node, ranks in enumerate(hosts) if rank in ranks))
+
+
+def in_arena(rank: int, size: int, lanes: int) -> str:
+    assert dist.group.WORLD is not None
+    return check(SharedArena(Arena(dist.group.WORLD, room(lanes, size)), lanes), lanes)
+
+
+def by_collectives(rank: int, size: int, lanes: int) -> str:
+    return check(Collective(lanes), lanes)
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4, 8])
+def gloo(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    with Ranks(request.param, "gloo") as started:
+        yield started
+
+
+def test_an_arena_per_host(gloo: Ranks) -> None:
+    for hosts in HOSTS.values():
+        if sum(map(len, hosts)) == gloo.size:
+            for lanes in (8, 11):
+                assert gloo.run(over_hosts, hosts, lanes) == [("arena + gloo", hosts)] * gloo.size
+
+
+def test_collectives(gloo: Ranks) -> None:
+    for lanes in (8, 11):
+        assert set(gloo.run(by_collectives, lanes)) == {"collectives over gloo"}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_arena_of_a_host(size: int) -> None:
+    with Ranks(size) as started:
+        for lanes in (8, 11):
+            assert set(started.run(in_arena, lanes)) == {"arena"}
+
+
+def test_in_process() -> None:
+    assert check(InProcess(8), 8) == "in process"
+
+
+@pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)
+def test_every_slice_is_carried_once_on_each_host(hosts: Sequence[Sequence[int]]) -> None:
+    workers = sum(map(len, hosts))
+    for ranks in hosts:
+        found = carriers(ranks, workers)
+        assert sorted(found) == list(range(workers))
+        assert set(found.values()) == set(ranks)
+        assert all(found[rank] == rank for rank in ranks)
+        loads = [list(found.values()).count(rank) for rank in ranks]
+        assert max(loads) - min(loads) <= 1
