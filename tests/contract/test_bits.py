@@ -37,7 +37,7 @@ GROUPS = {
 }
 
 
-@pytest.fixture(scope="module", params=GROUPS.values(), ids=GROUPS)
+@pytest.fixture(scope="module", params=list(GROUPS.values()), ids=list(GROUPS))
 def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
     backend, hosts = request.param
     with Ranks(sum(hosts), backend) as started:
