@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.report.collect import Run
-from lockstep.report.compare import with_speed_up
-from lockstep.report.rows import summarise
 from tests.commands import TINY, inside, lockstep
 
 
@@ -79,20 +76,3 @@ def test_doctor(tmp_path: Path) -> None:
     assert done.code == 0, done.text
     for line in ("started by: manual", "MASTER_ADDR: host-a", "rendezvous: host-a:29511", "OMP_NUM_THREADS=1"):
         assert line in done.out
-
-
-def made_up(seconds: float, digest: str) -> Run:
-    result = {"seconds": seconds, "step_seconds": seconds / 10, "samples_per_second": 1 / seconds, "digest": digest}
-    result |= {"peak_memory": [7, 9], "memory_measure": "m", "loss": 1.0, "metrics": {}}
-    return Run(folder=Path(), order={}, result=result, losses=())
-
-
-def test_rows_from_made_up_runs() -> None:
-    base = summarise("single", 1, 1, [made_up(4.0, "a")])
-    row = summarise("ddp", 2, 1, [made_up(1.0, "a"), made_up(3.0, "b"), made_up(2.0, "a")])
-    assert row.seconds == 2.0
-    assert row.seconds_spread == (1.0, 3.0)
-    assert row.digest == ""
-    assert row.peak_memory == (7, 9)
-    assert [one.speed_up for one in with_speed_up([base, row])] == [1.0, 2.0]
-    assert summarise("x", 1, 1, [], "no GPU").why_not == "no GPU"

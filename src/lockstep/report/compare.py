@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from lockstep.report import parity, why
+from lockstep.report.advice import recommend
 from lockstep.report.collect import Run
-from lockstep.report.rows import Row
+from lockstep.report.notes import notes
+from lockstep.report.rows import Row, summarise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +62,82 @@ class Comparison:
             "hosts": list(self.hosts),
             "runs": {name: [str(run.folder) for run in runs] for name, runs in self.runs.items()},
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One way and what became of it: the runs that ended well, and why there are no more."""
+
+    name: str
+    """Of the row."""
+    strategy: str
+    """As typed."""
+    workers: int
+    """How many were asked for."""
+    threads: int
+    """Of each worker."""
+    runs: Sequence[Run] = ()
+    """In the order of the repeats."""
+    why_not: str = ""
+    """Why it did not run, or why not every repeat did."""
+
+
+def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Any] | None = None) -> Comparison:
+    """Put the ways side by side: figures, speed-up, parity, reasons, notes and a recommendation."""
+    rows = with_speed_up([_row(way) for way in ways])
+    runs = {way.name: tuple(way.runs) for way in ways if way.runs}
+    first = next((own[0] for own in runs.values()), None)
+    rows = [_placed(row, runs.get(row.name, ()), first) for row in rows]
+    cpus = {name: own[0].order.get("cpus") for name, own in runs.items()}
+    rows = [replace(row, why=why.why(row, rows, cpus.get(row.name))) for row in rows]
+    rows = [
+        replace(row, notes=notes(row, runs.get(row.name, ()), first, way.why_not))
+        for row, way in zip(rows, ways, strict=True)
+    ]
+    return Comparison(
+        title=title,
+        rows=tuple(rows),
+        recommendation=recommend(rows),
+        settings={**(shared_settings(first) if first else {}), **(settings or {})},
+        versions=dict(first.order["versions"]) if first else {},
+        hosts=tuple(dict.fromkeys(rank.host for row in rows for rank in row.ranks if rank.host)),
+        curve=curve(rows),
+        runs=runs,
+    )
+
+
+def shared_settings(run: Run) -> dict[str, Any]:
+    """Return what all rows of a comparison share, from one of its runs."""
+    spec, recipe, plan = run.order["spec"], run.order["recipe"], run.order["plan"]
+    return {
+        "recipe": recipe["name"],
+        "global_batch": recipe["global_batch"],
+        "lanes": plan["lanes"],
+        "seed": recipe["seed"],
+        "steps": plan["steps"],
+        "samples": plan["samples"],
+        "launcher": spec["launcher"],
+        "device": run.result.get("device", spec["device"]),
+        "sync_batchnorm": spec["sync_batchnorm"],
+        "cpus": run.order.get("cpus"),
+    }
+
+
+def _row(way: Measured) -> Row:
+    row = summarise(way.name, way.workers, way.threads, way.runs, "" if way.runs else way.why_not)
+    return replace(row, strategy=way.strategy)
+
+
+def _placed(row: Row, runs: Sequence[Run], first: Run | None) -> Row:
+    """Add what a row is to the first one, and what its ranks are to each other."""
+    if not runs or first is None:
+        return row
+    return replace(
+        row,
+        parity="the others are compared with this" if runs[0] is first else parity.parity(first, runs[0]),
+        slowest_rank=why.slowest_rank(row.ranks),
+        overlap=why.overlap(row.ranks),
+    )
 
 
 def with_speed_up(rows: Sequence[Row]) -> list[Row]:

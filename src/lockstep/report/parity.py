@@ -1,4 +1,4 @@
-"""Parity: are these the same bits, and if not, where do they part and what is the likely cause?
+"""Parity: whether two runs gave the same bits; if not, where they part and what the likely cause is.
 
 Everything is decided from facts that two run folders hold:
 

@@ -65,7 +65,7 @@ class Row:
     step_spread: tuple[float, float] | None = None
     """The fastest and the slowest repeat's median step; of one repeat, the quartiles of its steps."""
     samples_per_second: float | None = None
-    """Over all workers, the median of the repeats."""
+    """Over all workers, after warm-up, the median of the repeats."""
     speed_up: float | None = None
     """Time per step of `single` with the same threads, divided by this row's."""
     speed_up_all_cores: float | None = None
@@ -82,7 +82,9 @@ class Row:
     """What was measured."""
     loss: float | None = None
     """Of the last step."""
-    metrics: dict[str, float] | None = None
+    finite: bool = True
+    """Whether loss and metrics stayed numbers."""
+    metrics: Mapping[str, float | None] | None = None
     """Evaluated after the last step."""
     digest: str = ""
     """Of the trained state; empty if the repeats differ."""
@@ -146,16 +148,18 @@ def summarise(name: str, workers: int, threads: int, runs: Sequence[Run], why_no
         seconds_spread=(min(seconds), max(seconds)),
         step_seconds=statistics.median(steps),
         step_spread=(min(steps), max(steps)) if len(steps) > 1 else _quartiles(last, steps[0]),
-        samples_per_second=statistics.median(float(result["samples_per_second"]) for result in results),
+        samples_per_second=statistics.median(throughput(run) for run in runs),
         start_seconds=_median(results, "start_seconds"),
         compile_seconds=_median(results, "compile_seconds"),
         peak_memory=tuple(max(ranks) for ranks in zip(*(result["peak_memory"] for result in results), strict=True)),
         memory_measure=str(last["memory_measure"]),
         loss=None if last.get("loss") is None else float(last["loss"]),
+        finite=all(result.get("finite", True) and result.get("loss") is not None for result in results),
         metrics=dict(last["metrics"]),
         digest=digests.pop() if len(digests) == 1 else "",
         depends_on_workers=str(last.get("depends_on_workers", "")),
         parts=mean_parts(ranks),
+        unaccounted=unaccounted(runs),
         ranks=ranks,
         why_not=why_not,
     )
@@ -165,6 +169,25 @@ def mean_parts(ranks: Sequence[RankRow]) -> dict[str, float]:
     """Return the parts of a step, the mean over the ranks that measured them."""
     measured = [rank.parts for rank in ranks if rank.parts]
     return {part: math.fsum(one.get(part, 0.0) for one in measured) / len(measured) for part in PARTS if measured}
+
+
+def throughput(run: Run) -> float:
+    """Return samples per second after warm-up."""
+    whole, seconds, steps = (float(run.result[key]) for key in ("samples_per_second", "seconds", "steps"))
+    warmup = int(run.result.get("warmup_steps", 0))
+    before = max((math.fsum(line["total"] for line in rank[:warmup]) for rank in run.steps), default=0.0)
+    return whole * seconds * (1.0 - warmup / steps) / (seconds - before) if 0.0 < before < seconds else whole
+
+
+def unaccounted(runs: Sequence[Run]) -> float | None:
+    """Return the share of the steps after warm-up that their parts do not explain; None if no parts were measured."""
+    parts = total = 0.0
+    for run in runs:
+        for line in (line for rank in run.steps for line in rank[int(run.result.get("warmup_steps", 0)) :]):
+            if line.get("seconds"):
+                parts += math.fsum(line["seconds"].values())
+                total += line["total"]
+    return 1.0 - parts / total if total else None
 
 
 def _rank_rows(results: Sequence[Mapping[str, Any]]) -> tuple[RankRow, ...]:

@@ -15,6 +15,7 @@ from lockstep.errors import BadInput
 from lockstep.recipe import Plan, Recipe, load, plan
 from lockstep.train.records import read_json, write_json
 from lockstep.version import __version__
+from lockstep.world import usable_cpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,7 @@ def write_spec(folder: Path, spec: RunSpec, recipe: Recipe, steps: Plan) -> None
             "plan": asdict(steps),
             "versions": versions(),
             "host": socket.gethostname(),
+            "cpus": usable_cpus(),
             "created": time.time(),
         },
     )

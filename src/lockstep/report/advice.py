@@ -1,0 +1,76 @@
+"""The recommendation: the fastest that fits, the leanest, and by how much; or that there is no clear winner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lockstep.report.rows import Row
+
+
+def recommend(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return the recommendation, a sentence each; empty if nothing ran."""
+    ran = [row for row in rows if row.step_seconds and row.step_spread and row.finite]
+    if not ran:
+        return ()
+    fastest = min(ran, key=lambda row: row.step_seconds or math.inf)
+    equals = [row for row in ran if row is not fastest and _overlap(fastest, row)]
+    found = [_tie(fastest, equals) if equals else _winner(fastest, ran)]
+    if found_lean := _leanest(fastest, ran):
+        found.append(found_lean)
+    unfit = [row.name for row in rows if row.why_not.startswith("does not fit")]
+    if unfit:
+        found.append(f"{_list(unfit)} did not fit into memory.")
+    if all(row.repeats == 1 for row in ran):
+        found.append(
+            "One repeat each: the spread is that of the steps; --repeats 3 would show the machine's noise too."
+        )
+    return tuple(found)
+
+
+def _winner(fastest: Row, ran: Sequence[Row]) -> str:
+    others = sorted((row for row in ran if row is not fastest), key=lambda row: row.step_seconds or math.inf)
+    text = f"Fastest: {fastest.name}, {_ms(fastest)} per step"
+    if not others:
+        return text + ", the only one that ran."
+    shown = [f"{_share(fastest, others[0])} of {others[0].name}'s time"]
+    single = next((row for row in others[1:] if row.strategy == "single"), None)
+    if single is not None:
+        shown.append(f"{_share(fastest, single)} of {single.name}'s")
+    return f"{text}: {' and '.join(shown)}."
+
+
+def _tie(fastest: Row, equals: Sequence[Row]) -> str:
+    names = [f"{row.name} ({_ms(row)})" for row in (fastest, *equals)]
+    leanest = min((fastest, *equals), key=lambda row: row.total_memory or math.inf)
+    lean = f"; of these {leanest.name} takes the least memory" if leanest.total_memory else ""
+    return f"No clear winner: the spreads of {_list(names)} overlap{lean}."
+
+
+def _leanest(fastest: Row, ran: Sequence[Row]) -> str:
+    measured = [row for row in ran if row.total_memory]
+    if len(measured) < 2:
+        return ""
+    leanest = min(measured, key=lambda row: row.total_memory)
+    text = f"Leanest: {leanest.name}, {leanest.total_memory / 2**20:.0f} MiB over all ranks"
+    if leanest is fastest or fastest not in measured:
+        return f"{text}."
+    return f"{text}; {fastest.name} takes {fastest.total_memory / leanest.total_memory:.2f} times that."
+
+
+def _overlap(one: Row, other: Row) -> bool:
+    if one.step_spread is None or other.step_spread is None:
+        return False
+    return other.step_spread[0] <= one.step_spread[1]
+
+
+def _share(one: Row, other: Row) -> str:
+    return f"{(one.step_seconds or math.nan) / (other.step_seconds or math.nan):.2f}"
+
+
+def _ms(row: Row) -> str:
+    return f"{(row.step_seconds or math.nan) * 1000:.1f} ms"
+
+
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

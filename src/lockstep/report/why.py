@@ -1,0 +1,228 @@
+"""Why: one sentence for each row, with the main reason for its speed and what to try, from measured numbers only.
+
+The rules run in this order, and the first that holds speaks. Each is a function of the row, its neighbours and the
+machine; `None` means that it does not hold.
+
+    oversubscribed   more threads than cores: every part is slow, so no part explains it
+    straggler        the ranks wait for one that computes longer
+    data             the model waits for its batches
+    small            a step so short that meeting costs more than computing
+    interpreter      threads of one process take turns
+    exchange         bytes on their way while nobody computes
+    optimizer        the update takes as long as the model
+    compute          what is left: the model's own arithmetic, which scales, or not
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockstep.report.rows import PARTS, RankRow, Row
+
+DATA, EXCHANGE, OPTIMIZER, WAIT = 0.20, 0.15, 0.30, 0.10
+"""Shares of a step from which a part is worth a sentence."""
+SLOWER = 1.10
+"""A rank that computes so many times as long as the others is what they wait for."""
+SMALL_SECONDS, SMALL_SHARE = 0.005, 0.30
+"""A step below this, of which so much goes into meeting, is too small."""
+SCALES = 0.75
+"""Efficiency from which a row scales as it should."""
+PLAIN = frozenset({"data", "forward", "backward", "optimizer"})
+"""What a rank does on its own account."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a rule looks at."""
+
+    row: Row
+    """The row to explain."""
+    rows: Sequence[Row]
+    """All rows of the comparison."""
+    cpus: int | None = None
+    """Cores of each host, if known."""
+
+    def share(self, *parts: str) -> float:
+        """Return the share of the step that parts take."""
+        whole = math.fsum(self.row.parts.values())
+        return math.fsum(self.row.parts[part] for part in parts) / whole if whole else 0.0
+
+    def measured(self, *strategies: str) -> str:
+        """Return `; NAME measured X of the time`, if this comparison measured that a strategy is clearly faster."""
+        faster = [row for row in self.rows if row.strategy in strategies and clearly_faster(row, self.row)]
+        if not faster:
+            return ""
+        best = min(faster, key=lambda row: row.step_seconds or math.inf)
+        return f": measured {_ratio(best, self.row):.2f} of the time"
+
+
+def why(row: Row, rows: Sequence[Row], cpus: int | None = None) -> str:
+    """Return the sentence for one row; empty if nothing was measured."""
+    if not row.step_seconds or not row.parts or math.fsum(row.parts.values()) <= 0.0:
+        return ""
+    scene = Scene(row, rows, cpus)
+    for rule in (_oversubscribed, _straggler, _data, _small, _interpreter, _exchange, _optimizer):
+        if found := rule(scene):
+            return found
+    return _compute(scene)
+
+
+def clearly_faster(one: Row, other: Row) -> bool:
+    """Say whether a row is faster and the spreads do not touch."""
+    return bool(one.step_spread and other.step_spread and one.step_spread[1] < other.step_spread[0])
+
+
+def slowest_rank(ranks: Sequence[RankRow]) -> int | None:
+    """Return the rank that the others wait for: it works clearly longer than they do; None if there is none."""
+    busy = {rank.rank: own_seconds(rank) for rank in ranks if rank.parts}
+    if len(busy) < 2:
+        return None
+    slowest = max(busy, key=lambda rank: busy[rank])
+    others = statistics.median(seconds for rank, seconds in busy.items() if rank != slowest)
+    return slowest if busy[slowest] > SLOWER * others else None
+
+
+def own_seconds(rank: RankRow) -> float:
+    """Return what a rank spends on its own account in a step."""
+    return math.fsum(seconds for part, seconds in rank.parts.items() if part in PLAIN)
+
+
+def overlap(ranks: Sequence[RankRow]) -> float | None:
+    """Return the share of the exchange that was hidden behind backward; None if nothing was exchanged."""
+    hidden = math.fsum(rank.hidden for rank in ranks)
+    whole = hidden + math.fsum(rank.parts.get("exchange", 0.0) for rank in ranks)
+    return hidden / whole if whole > 0.0 and any(rank.sent for rank in ranks) else None
+
+
+def _oversubscribed(scene: Scene) -> str | None:
+    row = scene.row
+    hosts = len({rank.host for rank in row.ranks}) or 1
+    if scene.cpus is None or row.workers * row.threads <= scene.cpus * hosts:
+        return None
+    most = max(1, scene.cpus * hosts // row.threads)
+    return (
+        f"{row.workers} workers of {row.threads} {_plural('thread', row.threads)} share {scene.cpus * hosts} "
+        f"{_plural('core', scene.cpus * hosts)} and take turns; use at most {most} {_plural('worker', most)} here"
+    )
+
+
+def _straggler(scene: Scene) -> str | None:
+    row, slow = scene.row, slowest_rank(scene.row.ranks)
+    if slow is None or scene.share("wait") < WAIT:
+        return None
+    late = next(rank for rank in row.ranks if rank.rank == slow)
+    others = [rank for rank in row.ranks if rank.rank != slow]
+    means = {part: statistics.median(rank.parts.get(part, 0.0) for rank in others) for part in PARTS if part in PLAIN}
+    part = max(means, key=lambda name: late.parts.get(name, 0.0) - means[name])
+    times = f"{late.parts[part] / means[part]:.1f} times the others'" if means[part] > 0.0 else "nothing on the others"
+    spends = f"whose {part} takes {late.parts[part] * 1000:.1f} ms, {times}"
+    advice = "look at how its data is read" if part == "data" else "look for other load or a slower core there"
+    where = f"rank {slow} on {late.host}" if late.host else f"rank {slow}"
+    return f"the ranks wait {scene.share('wait'):.0%} of the step for {where}, {spends}; {advice}"
+
+
+def _data(scene: Scene) -> str | None:
+    share = scene.share("data")
+    if share < DATA:
+        return None
+    return (
+        f"waits {share:.0%} of the step for data; read ahead (prefetch), make items cheaper, or hold them in memory "
+        "(lockstep.data.Ragged)"
+    )
+
+
+def _small(scene: Scene) -> str | None:
+    row, share = scene.row, scene.share("exchange", "wait")
+    if row.step_seconds is None or row.step_seconds >= SMALL_SECONDS or share < SMALL_SHARE:
+        return None
+    return (
+        f"a step of {row.step_seconds * 1000:.1f} ms is too small to share: {share:.0%} of it goes into meeting the "
+        f"other workers; use a larger --global-batch, or fewer workers{_single_measured(scene)}"
+    )
+
+
+def _interpreter(scene: Scene) -> str | None:
+    row = scene.row
+    if row.strategy not in ("dp", "torch-dp") or row.workers < 2 or row.efficiency is None or row.efficiency >= SCALES:
+        return None
+    base = next((one for one in scene.rows if one.strategy == "single" and one.efficiency == 1.0 and one.parts), None)
+    slower = ""
+    if base is not None:
+        ideal = _computing(base) / row.workers
+        slower = f": forward and backward take {_computing(row) / ideal:.1f} times a fair share of single's"
+    found = scene.measured("ddp", "torch-ddp")
+    return (
+        f"the {row.workers} threads of one process take turns at the interpreter's lock{slower}; "
+        f"use processes (ddp){found}"
+    )
+
+
+def _exchange(scene: Scene) -> str | None:
+    row, share = scene.row, scene.share("exchange")
+    if share < EXCHANGE:
+        return None
+    sent = max((rank.sent for rank in row.ranks), default=0.0)
+    over = f" over {row.backend}" if row.backend else ""
+    hidden = f", {row.overlap:.0%} of it hidden behind backward" if row.overlap else ""
+    spends = f"spends {share:.0%} of the step exchanging {_bytes(sent)}{over}{hidden}"
+    if not sent:
+        spends = f"spends {share:.0%} of the step exchanging{over}"
+    if row.strategy != "ddp" and len({rank.host for rank in row.ranks}) <= 1:
+        return f"{spends}; on one host use ddp, which exchanges in shared memory{scene.measured('ddp')}"
+    return f"{spends}; a larger --global-batch exchanges less often{_single_measured(scene)}"
+
+
+def _optimizer(scene: Scene) -> str | None:
+    row, share = scene.row, scene.share("optimizer")
+    if share < OPTIMIZER:
+        return None
+    if row.strategy == "ddp":
+        return f"spends {share:.0%} of the step in the optimizer, divided over the workers already; use a fused one"
+    found = scene.measured("ddp")
+    whose = "" if row.workers == 1 else ", on every worker the whole of it"
+    return f"spends {share:.0%} of the step in the optimizer{whose}; ddp divides that work over the workers{found}"
+
+
+def _compute(scene: Scene) -> str:
+    row, share = scene.row, scene.share("forward", "backward")
+    computes = f"computes for {share:.0%} of the step"
+    if row.strategy == "single":
+        faster = [one for one in scene.rows if one.strategy != "single" and clearly_faster(one, row)]
+        if not faster:
+            return f"{computes} on one worker, and no way with more workers is clearly faster here"
+        best = min(faster, key=lambda one: one.step_seconds or math.inf)
+        return f"{computes} on one worker; {best.name} has {best.workers}: measured {_ratio(best, row):.2f} of the time"
+    if row.efficiency is None or row.efficiency >= SCALES:
+        scale = f" and scales as it should (efficiency {row.efficiency:.2f})" if row.efficiency else ""
+        return f"{computes}{scale}; more workers on more cores are what is left to try"
+    return (
+        f"{computes}, and that takes longer than its share of single's (efficiency {row.efficiency:.2f}): the workers "
+        "slow each other down in caches and memory, or other programs run; try fewer workers with more threads"
+    )
+
+
+def _single_measured(scene: Scene) -> str:
+    found = scene.measured("single")
+    return f" (single{found})" if found else ""
+
+
+def _computing(row: Row) -> float:
+    return row.parts["forward"] + row.parts["backward"]
+
+
+def _ratio(one: Row, other: Row) -> float:
+    return (one.step_seconds or math.nan) / (other.step_seconds or math.nan)
+
+
+def _bytes(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"

@@ -1,0 +1,135 @@
+"""Rows, notes and the recommendation, from made-up runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep.report.compare import judge
+from lockstep.report.notes import reason
+from lockstep.report.rows import summarise
+from tests.unit.report.causes import compared, parts, run, way
+
+SINGLE = run("single", ranks=[parts(forward=60, backward=120)])
+WIDE = run("single", ranks=[parts(forward=45, backward=90)], threads=2, digest="c")
+FAST = run("ddp", 2, ranks=[parts()] * 2)
+
+
+def slower(times: float, **changes: object) -> object:
+    return run("ddp", 2, ranks=[{name: value * times for name, value in parts().items()}] * 2, **changes)  # type: ignore[arg-type]
+
+
+def test_figures_of_a_row() -> None:
+    row = summarise("ddp", 2, 1, [slower(1.0), slower(3.0, digest="b"), slower(2.0)])  # type: ignore[list-item]
+    assert row.step_seconds == pytest.approx(0.2)
+    assert row.step_spread == pytest.approx((0.1, 0.3))
+    assert row.seconds_spread == pytest.approx((0.3, 0.9))
+    assert row.samples_per_second == pytest.approx(320.0)
+    assert (row.digest, row.repeats, row.global_batch, row.batch_per_worker) == ("", 3, 64, 32.0)
+    assert (row.largest_memory, row.total_memory) == (200 << 20, 400 << 20)
+    assert [rank.rank for rank in row.ranks] == [0, 1]
+    assert row.parts == pytest.approx({name: value * 2 for name, value in parts().items()})
+    assert summarise("ddp", 2, 1, [FAST]).step_spread == pytest.approx((0.098, 0.102))
+    assert summarise("x", 1, 1, [], "no GPU").why_not == "no GPU"
+
+
+def test_warm_up_is_left_out_of_the_throughput() -> None:
+    lines = tuple({**line, "total": 0.5 if line["step"] == 0 else 0.1} for line in FAST.steps[0])
+    made = type(FAST)(**{**FAST.__dict__, "steps": (lines, lines), "result": {**FAST.result, "seconds": 0.7}})
+    made.result["samples_per_second"] = 3 * 64 / 0.7  # type: ignore[index]
+    assert summarise("ddp", 2, 1, [made]).samples_per_second == pytest.approx(640.0)
+
+
+def test_speed_up_efficiency_and_curve() -> None:
+    four = run("ddp", 4, ranks=[parts(forward=15, backward=30)] * 4)
+    found = judge(
+        "t", [way("single", SINGLE), way("single, 2 threads", WIDE), way("ddp, 2", FAST), way("ddp, 4", four)]
+    )
+    base, wide, two, more = found.rows
+    assert (base.speed_up, base.efficiency) == (1.0, 1.0)
+    assert two.speed_up == pytest.approx(1.9)
+    assert two.speed_up_all_cores == pytest.approx(1.45)
+    assert two.efficiency == pytest.approx(0.95)
+    assert wide.efficiency == pytest.approx(190 / 145 / 2)
+    assert [(point.strategy, point.workers) for point in found.curve] == [("ddp", 1), ("ddp", 2), ("ddp", 4)]
+    assert found.curve[2].efficiency == more.efficiency
+    assert "differs: other thread count" in wide.parity
+    assert (two.parity, base.parity) == ("same bits", "the others are compared with this")
+
+
+def test_the_winner_and_by_how_much() -> None:
+    found = compared(SINGLE, FAST, run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2))
+    assert found.recommendation[0] == "Fastest: ddp, 100.0 ms per step: 0.63 of torch-ddp's time and 0.53 of single's."
+    assert found.recommendation[1] == "Leanest: single, 200 MiB over all ranks; ddp takes 2.00 times that."
+    assert "One repeat each" in found.recommendation[2]
+
+
+def test_no_winner_where_spreads_overlap() -> None:
+    ways = [way("ddp", slower(1.0), slower(1.2)), way("torch-ddp", run("torch-ddp", 2), run("torch-ddp", 2))]  # type: ignore[arg-type]
+    found = judge("t", ways)
+    assert found.recommendation[0].startswith(
+        "No clear winner: the spreads of torch-ddp (100.0 ms) and ddp (110.0 ms) overlap"
+    )
+
+
+def test_a_slow_repeat_is_kept_and_marked() -> None:
+    found = judge("t", [way("ddp", slower(1.0), slower(1.9), slower(1.0))])  # type: ignore[arg-type]
+    assert found.rows[0].repeats == 3
+    assert found.rows[0].notes == ("repeat 2 took 1.9 times the others' time: kept, see the spread",)
+
+
+def test_a_loss_that_is_no_number_cannot_win() -> None:
+    broken = run("ddp", 2, loss=None, finite=False)
+    found = compared(SINGLE, broken)
+    assert "not a finite number" in found.rows[1].notes[0]
+    assert found.recommendation[0] == "Fastest: single, 190.0 ms per step, the only one that ran."
+
+
+def test_what_failed_is_a_row_with_its_reason() -> None:
+    stopped = "rank 1 on host-a failed at step 3: ValueError: cursed"
+    found = judge(
+        "t",
+        [way("single", SINGLE), way("ddp", FAST, why_not=stopped), way("dp", why_not="does not fit into memory: x")],
+    )
+    assert found.rows[1].notes[0] == f"stopped after 1 of its repeats: {stopped}"
+    assert found.rows[1].step_seconds
+    assert found.rows[2].why_not == "does not fit into memory: x"
+    assert "dp did not fit into memory." in found.recommendation
+    assert judge("t", [way("dp", why_not="no")]).recommendation == ()
+
+
+def test_a_recipe_that_is_not_deterministic() -> None:
+    found = judge("t", [way("single", SINGLE, run("single", ranks=[parts(forward=60, backward=120)], digest="z"))])
+    assert found.rows[0].notes == ("repeats 1 and 2 differ: not deterministic: the recipe itself",)
+
+
+def test_other_versions_and_hosts_are_noted() -> None:
+    found = compared(SINGLE, run("ddp", 2, torch="2.12.0", host="host-b"))
+    assert found.rows[1].notes == (
+        "made with other versions than the first row: torch 2.12.0 (2.13.0)",
+        "started on host-b, the first row on host-a",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "rank 1 on h failed at step 3:\nTraceback\n  File x\nValueError: bad",
+            "rank 1 on h failed at step 3: ValueError: bad",
+        ),
+        ("strategy ddp needs 2 workers", "strategy ddp needs 2 workers"),
+        ("rank 0 failed:\nTraceback\nMemoryError", "does not fit into memory: rank 0 failed: MemoryError"),
+        ("", "no reason was given"),
+    ],
+)
+def test_reasons_on_one_line(text: str, line: str) -> None:
+    assert reason(text) == line
+
+
+def test_plain_values_for_json() -> None:
+    import json
+
+    found = json.loads(json.dumps(compared(SINGLE, FAST).as_json()))
+    assert found["rows"][1]["total_memory"] == 400 << 20
+    assert found["settings"]["global_batch"] == 64
+    assert found["runs"]["ddp"] == ["ddp"]

@@ -1,0 +1,94 @@
+"""Parity: where made-up runs part, and the cause that was built into them."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep.report.collect import Run
+from lockstep.report.parity import parity, parting, unsteady
+from tests.unit.report.causes import prints, run
+
+START = prints(0, weight=1.0, bias=1.0, buffers={"norm.running_mean": 1.0})
+NEAR, FAR = 1.0 + 1e-7, 1.01
+
+
+def first(**changes: object) -> Run:
+    return run("single", prints=[START, prints(1, weight=2.0, bias=1.0)], **changes)  # type: ignore[arg-type]
+
+
+def test_same_digest_is_all_there_is_to_say() -> None:
+    assert parity(first(), run("ddp", 2, digest="a")) == "same bits"
+
+
+def test_step_parameter_and_size_are_named() -> None:
+    other = run("torch-ddp", 2, digest="b", prints=[START, prints(1, weight=2.0, bias=NEAR)])
+    assert parity(first(), other) == (
+        "differs first after step 1 in bias, by up to 1e-07 of the norm at the end (bias): other order of summation"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"threads": 2}, "other thread count (2 against 1)"),
+        ({"torch": "2.12.0"}, "other version of torch (2.12.0 against 2.13.0)"),
+        (
+            {"depends_on_workers": "SyncBatchNorm"},
+            "BatchNorm over other batches (SyncBatchNorm over 2 against 1 workers)",
+        ),
+        ({"prints": [prints(0, weight=NEAR, bias=1.0)]}, "other order of summation"),
+        (
+            {"prints": [prints(0, weight=1.0, bias=1.0, buffers={"norm.running_mean": FAR})]},
+            "running statistics of one",
+        ),
+        ({"prints": [prints(0, weight=FAR, bias=1.0)], "weights": [33.0, 31.0]}, "mean of means"),
+        ({"prints": [prints(0, weight=FAR, bias=1.0)]}, "another update (scaling or optimizer)"),
+        ({"prints": [prints(0, weight=FAR, bias=1.0)], "losses": (4.1, 3.0)}, "dropout seeds"),
+        (
+            {"prints": [prints(0, weight=FAR, buffers={"n.running_var": FAR})], "losses": (4.1, 3.0), "lanes": 8},
+            "BatchNorm over other batches (a worker's whole batch at once",
+        ),
+        ({"prints": []}, "other order of summation"),
+    ],
+)
+def test_causes(changes: dict[str, object], cause: str) -> None:
+    lanes = {"lanes": changes["lanes"]} if "lanes" in changes else {}
+    found = parity(first(**lanes), run("torch-ddp", 2, digest="b", **changes))  # type: ignore[arg-type]
+    assert cause in found
+
+
+def test_strategies_that_promise_the_same_bits_leave_the_recipe_to_blame() -> None:
+    other = run("ddp", 2, digest="b", prints=[prints(0, weight=NEAR, bias=1.0)])
+    assert "the recipe is not deterministic" in parity(first(), other)
+
+
+def test_a_late_difference_without_prints_between_is_summation_grown() -> None:
+    lines = [prints(step, weight=1.0) for step in (0, 1, 2)]
+    mine, other = (
+        run(prints=[*lines, prints(4, weight=1.0)]),
+        run("torch-ddp", 2, digest="b", prints=[*lines, prints(4, weight=FAR)]),
+    )
+    assert parity(mine, other).endswith("other order of summation (grown over the steps since)")
+
+
+def test_only_the_optimizer_differs() -> None:
+    other = run("torch-ddp", 2, digest="b", prints=[START])
+    assert parity(first(), other).startswith("differs in the optimizer's state alone")
+
+
+def test_without_a_digest_nothing_is_compared() -> None:
+    assert parity(first(), run("lightning", 2, digest="")) == "not comparable: lightning leaves no digest"
+
+
+def test_large_models_have_no_norms() -> None:
+    mine, other = prints(0, weight=1.0), prints(0, weight=2.0)
+    mine["parameters"]["weight"][2] = other["parameters"]["weight"][2] = None
+    found = parting([mine], [other])
+    assert found is not None
+    assert (found.tensor, found.largest) == ("weight", 0.0)
+
+
+def test_repeats_that_differ() -> None:
+    same, other = run(prints=[START]), run(digest="b", prints=[prints(0, weight=NEAR, bias=1.0)])
+    assert unsteady([same, same]) == ""
+    assert unsteady([same, same, other]) == "repeats 1 and 3 differ, first after step 0 in weight: not deterministic"

@@ -1,0 +1,136 @@
+"""The sentence that says why, against made-up runs whose cause is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep.report.compare import Comparison
+from tests.unit.report.causes import compared, parts, run
+
+SINGLE = run("single", ranks=[parts(forward=60, backward=120, exchange=0, wait=0)])
+FAST = run("ddp", 2, ranks=[parts(exchange=3)] * 2, sent=26e6, backend="shm")
+
+
+def sentence(found: Comparison, name: str) -> str:
+    return next(row.why for row in found.rows if row.name == name)
+
+
+def test_exchange_bound_names_bytes_backend_and_what_was_measured() -> None:
+    slow = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26e6, backend="gloo")
+    found = sentence(compared(SINGLE, FAST, slow), "torch-ddp")
+    assert found == (
+        "spends 38% of the step exchanging 26 MB over gloo; on one host use ddp, which exchanges in shared memory: "
+        "measured 0.64 of the time"
+    )
+
+
+def test_nothing_is_claimed_that_was_not_measured() -> None:
+    slow = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26e6, backend="gloo")
+    found = sentence(compared(slow), "torch-ddp")
+    assert "use ddp" in found
+    assert "measured" not in found
+    no_faster = run("ddp", 2, ranks=[parts(exchange=59)] * 2, sent=26e6, backend="shm")
+    assert "measured" not in sentence(compared(slow, no_faster), "torch-ddp")
+
+
+def test_hidden_exchange_is_told() -> None:
+    slow = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26e6, backend="gloo", hidden=0.02)
+    found = compared(slow)
+    assert found.rows[0].overlap == pytest.approx(0.25)
+    assert "25% of it hidden behind backward" in found.rows[0].why
+
+
+def test_exchange_of_our_own_is_not_blamed_on_another_backend() -> None:
+    slow = run("ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26e6, backend="shm")
+    assert sentence(compared(slow), "ddp").endswith("a larger --global-batch exchanges less often")
+
+
+def test_data_bound() -> None:
+    found = sentence(compared(SINGLE, run("ddp", 2, ranks=[parts(data=70)] * 2)), "ddp")
+    assert found.startswith("waits 41% of the step for data; read ahead")
+
+
+def test_a_straggler_is_named_with_its_host_and_part() -> None:
+    late = [parts(wait=60), parts(forward=90, wait=0), parts(wait=60)]
+    found = compared(SINGLE, run("ddp", 3, ranks=late, cpus=4))
+    assert found.rows[1].slowest_rank == 1
+    assert found.rows[1].why == (
+        "the ranks wait 25% of the step for rank 1 on host-a, whose forward takes 90.0 ms, 3.0 times the others'; "
+        "look for other load or a slower core there"
+    )
+    late = [parts(data=60, wait=0), parts(wait=60)]
+    assert "whose data takes 60.0 ms" in sentence(compared(run("ddp", 2, ranks=late)), "ddp")
+
+
+def test_no_straggler_among_equals() -> None:
+    found = compared(SINGLE, FAST)
+    assert found.rows[1].slowest_rank is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        (
+            "torch-ddp",
+            "spends 51% of the step in the optimizer, on every worker the whole of it; ddp divides that work",
+        ),
+        ("ddp", "divided over the workers already; use a fused one"),
+    ],
+)
+def test_optimizer_bound(strategy: str, words: str) -> None:
+    found = sentence(compared(SINGLE, run(strategy, 2, ranks=[parts(optimizer=100)] * 2)), strategy)
+    assert words in found
+
+
+def test_compute_bound_scales_as_it_should() -> None:
+    found = compared(SINGLE, FAST)
+    assert "computes for 89% of the step and scales as it should (efficiency 0.92)" in sentence(found, "ddp")
+    assert sentence(found, "single") == (
+        "computes for 97% of the step on one worker; ddp has 2: measured 0.54 of the time"
+    )
+    assert "no way with more workers is clearly faster" in sentence(compared(SINGLE), "single")
+
+
+def test_compute_that_does_not_shrink_is_told() -> None:
+    slow = run("ddp", 2, ranks=[parts(forward=55, backward=110)] * 2)
+    assert "the workers slow each other down" in sentence(compared(SINGLE, slow), "ddp")
+
+
+def test_a_step_too_small_to_share() -> None:
+    alone = run("single", ranks=[parts(data=0, forward=0.5, backward=1, exchange=0, optimizer=0.1, wait=0)])
+    small = parts(data=0, forward=0.25, backward=0.5, exchange=1, optimizer=0.1, wait=0.2)
+    found = sentence(compared(alone, run("torch-ddp", 2, ranks=[small] * 2, sent=2e4)), "torch-ddp")
+    assert found == (
+        "a step of 2.1 ms is too small to share: 59% of it goes into meeting the other workers; use a larger "
+        "--global-batch, or fewer workers (single: measured 0.78 of the time)"
+    )
+
+
+def test_more_threads_than_cores() -> None:
+    found = sentence(compared(SINGLE, run("ddp", 4, ranks=[parts(exchange=60)] * 4)), "ddp")
+    assert found == "4 workers of 1 thread share 2 cores and take turns; use at most 2 workers here"
+
+
+def test_threads_of_one_process_take_turns() -> None:
+    turns = run("dp", 2, ranks=[parts(forward=55, backward=110)])
+    found = sentence(compared(SINGLE, turns, FAST), "dp")
+    assert found == (
+        "the 2 threads of one process take turns at the interpreter's lock: forward and backward take 1.8 times a fair "
+        "share of single's; use processes (ddp): measured 0.58 of the time"
+    )
+
+
+def test_parts_that_do_not_add_up_are_told() -> None:
+    made = run("ddp", 2)
+    steps = tuple(tuple({**line, "total": line["total"] * 1.25} for line in rank) for rank in made.steps)
+    found = compared(type(made)(**{**made.__dict__, "steps": steps}))
+    assert found.rows[0].unaccounted == pytest.approx(0.2)
+    assert found.rows[0].notes == ("the parts leave 20% of the step unaccounted for",)
+    assert compared(made).rows[0].notes == ()
+
+
+def test_without_parts_there_is_no_reason() -> None:
+    made = run("ddp", 2, ranks=[{}, {}])
+    found = compared(made)
+    assert found.rows[0].why == ""
+    assert found.rows[0].notes == ("steps were not divided into parts",)
