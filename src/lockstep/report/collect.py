@@ -45,7 +45,6 @@ class Run:
     """The step lines of each rank, in order."""
     prints: tuple[Mapping[str, Any], ...] = ()
     """Fingerprints of the weights at a few steps, if they were taken."""
-
     hosts: tuple[str, ...] = ()
     """Where each rank ran."""
 
@@ -72,7 +71,30 @@ def read_run(folder: Path) -> Run:
         for path, lines, own in zip(paths, ranks, steps, strict=True):
             _check_whole(path, lines, own, result)
     hosts = tuple(str(lines[0].get("host", "")) if lines else "" for lines in ranks)
-    return Run(folder=folder, order=order, result=result, losses=tuple(_losses(steps)), steps=steps, hosts=hosts)
+    return Run(
+        folder=folder,
+        order=order,
+        result=result,
+        losses=tuple(_losses(steps)),
+        steps=steps,
+        prints=tuple(_prints(folder / "prints.jsonl")),
+        hosts=hosts,
+    )
+
+
+def _prints(path: Path) -> list[dict[str, Any]]:
+    """Return the fingerprints, if there are any: by step, for each tensor [hash, mean, norm]."""
+    found = read_records(path) if path.is_file() else []
+    for place, line in enumerate(found, start=1):
+        where = f"{path}, line {place}"
+        checked.whole(where, line, "step")
+        for kind in ("parameters", "buffers"):
+            for name, entry in checked.table(where, line, kind).items():
+                if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[0], str):
+                    raise checked.damaged(where, f"{name} is {entry!r:.60}", "[hash, mean, norm]")
+                numbers = {"mean": entry[1], "norm": entry[2]}
+                checked.numbers(where, {k: v for k, v in numbers.items() if v is not None}, least=-math.inf)
+    return found
 
 
 def spans(run: Run) -> tuple[Span, ...]:

@@ -97,3 +97,23 @@ def test_a_cut_file_is_refused(folder: Path) -> None:
     path.unlink()
     with pytest.raises(BadInput, match=r"rank-1.jsonl does not exist"):
         read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"step": 0, "parameters": {"w": ["ab", 0.1, 0.2]}, "buffers": {}}', ""),
+        ('{"step": 0, "parameters": {"w": ["ab", null, null]}, "buffers": {}}', ""),
+        ('{"step": 0, "parameters": {"w": "ab"}, "buffers": {}}', "w is 'ab', and \\[hash, mean, norm\\]"),
+        ('{"step": 0, "parameters": {"w": ["ab", "x", 1]}, "buffers": {}}', "mean is 'x'"),
+        ('{"parameters": {}, "buffers": {}}', "step is missing"),
+        ('{"step": 0, "parameters": []}', "parameters is \\[\\], and an object"),
+    ],
+)
+def test_fingerprints(folder: Path, line: str, words: str) -> None:
+    (folder / "prints.jsonl").write_text(line + "\n")
+    if words:
+        with pytest.raises(BadInput, match=words):
+            read_run(folder)
+    else:
+        assert read_run(folder).prints[0]["parameters"]["w"][0] == "ab"
