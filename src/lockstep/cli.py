@@ -88,7 +88,7 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def run(
     recipe: RecipeArgument = "cifar100",
     strategy: Annotated[
-        str | None, typer.Option(help="single, dp, ddp or torch-ddp.", show_default="by workers")
+        str | None, typer.Option(help="single, dp, ddp, torch-ddp, lightning or accelerate.", show_default="by workers")
     ] = None,
     workers: Workers = None,
     launcher: LauncherOption = None,
@@ -124,6 +124,7 @@ def run(
     elif launcher is None:
         found = detect(os.environ)
         place = found if found.launcher != "inline" else None
+    _check_own_launch(strategy, launcher or (place.launcher if place else None), nodes)
     count = place.size if place else (1 if workers is None else workers)
     if place and workers not in (None, place.size):
         raise BadInput(f"--workers {workers}, but {place.launcher} started {place.size}: leave --workers out")
@@ -275,6 +276,14 @@ def _spec(**fields: object) -> RunSpec:
     from lockstep.train.spec import RunSpec
 
     return RunSpec(**fields)  # type: ignore[arg-type]
+
+
+def _check_own_launch(strategy: str | None, launcher: str | None, nodes: int | None) -> None:
+    from lockstep.strategies import PEERS
+
+    if strategy in PEERS and (launcher is not None or nodes is not None):
+        why = f"launcher {launcher}" if launcher is not None else "--nodes"
+        raise BadInput(f"strategy {strategy} starts its own ranks on this host: {why} cannot be used with it")
 
 
 def _reference(recipe: str) -> str:

@@ -45,6 +45,14 @@ def ddp(repeats: Repeats = 20, json: Json = False) -> None:
 
 
 @bench.command()
+def measure(repeats: Repeats = 40, json: Json = False) -> None:
+    """Time a training step with everything noted and with --no-measure."""
+    from lockstep.bench.measure import main
+
+    main(json=json, repeats=repeats)
+
+
+@bench.command()
 def syncbn(
     runs: Annotated[int, typer.Option(min=40, help="Steps timed for each cell; a tenth for images.")] = 1000,
     json: Json = False,

@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "comparison": "launch report train strategies errors",
     "doctor": "launch train world errors",
     "bench": "recipes recipe report train strategies data nn comm lanes world errors",
+    "peers": "launch train strategies data recipe digest world errors",
     "report": "train errors version",
     "launch": "train strategies comm world errors",
     "train": "strategies data nn recipe digest world seeding errors version lanes",

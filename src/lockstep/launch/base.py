@@ -20,6 +20,8 @@ class Job:
     """How many processes."""
     folder: Path | None = None
     """The run folder, for a recipe."""
+    module: str = "lockstep.launch.worker"
+    """The program of a rank, for a recipe."""
     script: tuple[str, ...] = ()
     """A Python script and its arguments, where there is no recipe."""
     nodes: int | None = None
@@ -35,7 +37,7 @@ class Job:
     def command(self) -> list[str]:
         """What to start for each rank, as a command."""
         if self.folder is not None:
-            return [sys.executable, "-m", "lockstep.launch.worker", str(self.folder)]
+            return [sys.executable, "-m", self.module, str(self.folder)]
         return [sys.executable, *self.script]
 
     @property

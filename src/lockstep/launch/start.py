@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput, RunFailed
 from lockstep.launch.base import Job
+from lockstep.launch.itself import Itself
 from lockstep.launch.registry import find
-from lockstep.strategies import processes
+from lockstep.strategies import PEERS, processes
 from lockstep.train.failure import first_cause, report
 from lockstep.train.records import CannotWrite, write_json
+from lockstep.world import usable_cpus
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -37,7 +39,8 @@ def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa
     3. Start and wait.
     4. A failure becomes one report, and the run folder's result says so too.
     """
-    launcher, out = find(spec.launcher), out.absolute()
+    spec, out = with_own_launch(spec), out.absolute()
+    launcher = Itself() if spec.launcher == "itself" else find(spec.launcher)
     if spec.launcher == "inline":
         if processes(spec.strategy, spec.workers) > 1:
             raise BadInput(f"launcher inline runs one worker, not {spec.workers}: use --launcher spawn")
@@ -48,6 +51,8 @@ def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa
         _preflight_apart(spec, out)
     count = processes(spec.strategy, spec.workers)
     job = Job(workers=count, folder=out, nodes=reach.nodes, threads=spec.threads, extra=reach.extra)
+    if spec.strategy in PEERS:
+        job = replace(job, module=PEERS[spec.strategy][0])
     outcome = launcher.start(job)
     if outcome.code == 0 and (out / "result.json").is_file():
         return out
@@ -59,6 +64,14 @@ def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa
     except CannotWrite as error:
         text += f"\n({error})"
     raise BadInput(text) if cause.kind == "input" else RunFailed(text)
+
+
+def with_own_launch(spec: RunSpec) -> RunSpec:
+    """Return the order as a peer is started: by what its makers document, with the threads that ours would get."""
+    if spec.strategy not in PEERS:
+        return spec
+    threads = spec.threads or max(1, usable_cpus() // max(1, spec.workers))
+    return replace(spec, launcher=PEERS[spec.strategy][1], threads=threads)
 
 
 def _preflight_apart(spec: RunSpec, out: Path) -> None:

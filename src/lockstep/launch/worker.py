@@ -35,7 +35,7 @@ def work(folder: Path) -> int:
         world = _join(spec, place)
         train(spec, world, folder, records)
     except BaseException as error:
-        return _failed(error, folder, rank, records.step if records else -1, aloud=False)
+        return failed(error, folder, rank, records.step if records else -1, aloud=False)
     world.leave()
     return 0
 
@@ -55,7 +55,7 @@ def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]
         records = Records(folder, place.rank)
         train(spec, world, folder, records)
     except BaseException as error:
-        return _failed(error, folder, place.rank, records.step if records else -1, aloud=True), folder
+        return failed(error, folder, place.rank, records.step if records else -1, aloud=True), folder
     world.leave()
     return 0, folder
 
@@ -97,7 +97,8 @@ def _agree_on_folder(spec: RunSpec, world: World, out: Path) -> Path:
     return folder
 
 
-def _failed(error: BaseException, folder: Path | None, rank: int, step: int, *, aloud: bool) -> int:
+def failed(error: BaseException, folder: Path | None, rank: int, step: int, *, aloud: bool) -> int:
+    """Leave this rank's note about its end, or say it aloud; return the exit code."""
     failure = describe(error, rank=rank, step=step)
     noted = folder is not None and leave_note(folder, failure)
     if aloud or not noted:

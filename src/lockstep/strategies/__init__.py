@@ -17,14 +17,19 @@ STRATEGIES = {
     "ddp": ("lockstep.strategies.ddp", "DDP"),
     "torch-ddp": ("lockstep.strategies.torch_ddp", "TorchDDP"),
 }
+# Other trainers on the same recipe: the program of one rank, and who starts it.
+PEERS = {
+    "lightning": ("lockstep.peers.lightning", "itself"),
+    "accelerate": ("lockstep.peers.accelerate", "torchrun"),
+}
 ONE_PROCESS = frozenset({"single", "dp"})
 SHARES_MEMORY = frozenset({"ddp"})  # wants the shm backend where all workers are on one host
 
 
 def check_name(name: str) -> None:
     """Refuse a strategy that does not exist."""
-    if name not in STRATEGIES:
-        raise BadInput(f"no strategy called {name!r}{nearest(name, list(STRATEGIES))}")
+    if name not in STRATEGIES and name not in PEERS:
+        raise BadInput(f"no strategy called {name!r}{nearest(name, [*STRATEGIES, *PEERS])}")
 
 
 def workers_of(name: str, workers: int) -> int:
@@ -42,6 +47,8 @@ def processes(name: str, workers: int) -> int:
 def find(name: str) -> type[Strategy]:
     """Return the class of a strategy by the name a user types."""
     check_name(name)
+    if name in PEERS:
+        raise BadInput(f"{name} has a loop and a launch of its own: use it by `lockstep run --strategy {name}` alone")
     module, attribute = STRATEGIES[name]
     found: type[Strategy] = getattr(importlib.import_module(module), attribute)
     return found

@@ -12,11 +12,10 @@ import torch.distributed as dist
 
 from lockstep.data.source import count_samples
 from lockstep.errors import NotFinite
-from lockstep.train import memory
-from lockstep.train.prints import Prints, is_print_step
+from lockstep.train.prints import Pauses
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
-from lockstep.train.result import Ended, write_result
+from lockstep.train.result import Ended, leave_result
 from lockstep.train.steps import StepLog
 from lockstep.train.trainer import Trainer
 
@@ -61,27 +60,16 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     label = f"{recipe.name} {spec.strategy}, {world.size} worker{'s' if world.size > 1 else ''}"
     with Progress(plan.steps, label=label, shown=spec.progress and world.rank == 0) as progress:
         source = _all_batches(trainer, recipe, dataset, plan)
-        pauses = Pauses(folder, world, plan) if spec.measure else None
-        seconds = _steps(trainer, source, log, progress, pauses)
+        pauses = Pauses(folder, world, plan.steps) if spec.measure else None
+        seconds = run_steps(trainer, source, log, progress, pauses)
     metrics = _evaluate(trainer, recipe, plan)
-    peak, measure = memory.peak(world.device)
-    digest = trainer.digest()
-    records.write({"end": "done", "seconds": seconds, "peak_memory": peak, "digest": digest})
-    ended = Ended(
-        digest=digest,
-        depends_on_workers="SyncBatchNorm" if spec.sync_batchnorm else "",
-        started=started,
-        seconds=seconds,
-        steps=plan.steps,
-        samples=_samples_seen(plan, recipe),
-        peak_memory=peak,
-        memory_measure=measure,
-        metrics=metrics,
-    )
-    write_result(folder, world, log, ended)
+    coupled = "SyncBatchNorm" if spec.sync_batchnorm else ""
+    leave_result(folder, world, log, Ended(plan, recipe, trainer.digest(), metrics, started, seconds, coupled))
 
 
-def _steps(trainer: Trainer, source: Iterator[Batch], log: StepLog, progress: Progress, pauses: Pauses | None) -> float:
+def run_steps(
+    trainer: Trainer, source: Iterator[Batch], log: StepLog, progress: Progress, pauses: Pauses | None
+) -> float:
     """Do every step and note it; return the seconds of all of them, without the pauses."""
     began = time.perf_counter()
     at, before = time.time(), began
@@ -95,31 +83,10 @@ def _steps(trainer: Trainer, source: Iterator[Batch], log: StepLog, progress: Pr
         log.write(stats, epoch=batch.epoch, began=at, total=time.perf_counter() - before)
         progress.step(stats.step + 1, stats.loss)
         if pauses is not None:
-            pauses.after(stats.step, trainer)
+            pauses.after(stats.step, trainer.model)
         at, before = time.time(), time.perf_counter()
     _wait_for_all(trainer.world)
     return time.perf_counter() - began - (pauses.seconds if pauses else 0.0)
-
-
-class Pauses:
-    """Looks at the weights between two steps; all ranks stand still meanwhile, and it counts as no step's time."""
-
-    def __init__(self, folder: Path, world: World, plan: Plan) -> None:
-        self._world, self._steps = world, plan.steps
-        self._prints = Prints(folder) if world.rank == 0 else None
-        self.seconds = 0.0
-
-    def after(self, step: int, trainer: Trainer) -> None:
-        """Take the fingerprints if this step is one of those."""
-        if not is_print_step(step, self._steps):
-            return
-        began = time.perf_counter()
-        if self._prints is not None:
-            self._prints.write(step, trainer.model)
-            if step == self._steps - 1:
-                self._prints.close()
-        _wait_for_all(self._world)
-        self.seconds += time.perf_counter() - began
 
 
 def header(world: World, plan: Plan) -> dict[str, Any]:
@@ -150,13 +117,13 @@ def _all_batches(trainer: Trainer, recipe: Recipe, dataset: Any, plan: Plan) -> 
 def _evaluate(trainer: Trainer, recipe: Recipe, plan: Plan) -> dict[str, float]:
     if recipe.evaluate is None:
         return {}
-    batch = max(1, recipe.global_batch // plan.lanes)
+    batch = evaluation_batch(recipe, plan)
     return trainer.evaluate(recipe.evaluate, recipe.eval_dataset(), batch=batch, collate=recipe.collate)
 
 
-def _samples_seen(plan: Plan, recipe: Recipe) -> int:
-    epochs, rest = divmod(plan.steps, plan.epoch_steps)
-    return epochs * plan.samples + min(rest * recipe.global_batch, plan.samples)
+def evaluation_batch(recipe: Recipe, plan: Plan) -> int:
+    """Return how many samples are evaluated at a time: as many as a lane has."""
+    return max(1, recipe.global_batch // plan.lanes)
 
 
 def _wait_for_all(world: World) -> None:

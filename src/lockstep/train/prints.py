@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 
 from lockstep.train.records import Lines
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor, nn
+
+    from lockstep.world import World
 
 LARGE = 64 << 20
 """Bytes of parameters above which means and norms are left out: they would take longer than the hash."""
@@ -52,6 +56,28 @@ class Prints:
     def close(self) -> None:
         """Close the file."""
         self._lines.close()
+
+
+class Pauses:
+    """Looks at the weights between two steps; all ranks stand still meanwhile, and it counts as no step's time."""
+
+    def __init__(self, folder: Path, world: World, steps: int) -> None:
+        self._several, self._steps = world.size > 1, steps
+        self._prints = Prints(folder) if world.rank == 0 else None
+        self.seconds = 0.0
+
+    def after(self, step: int, model: nn.Module) -> None:
+        """Take the fingerprints if this step is one of those."""
+        if not is_print_step(step, self._steps):
+            return
+        began = time.perf_counter()
+        if self._prints is not None:
+            self._prints.write(step, model)
+            if step == self._steps - 1:
+                self._prints.close()
+        if self._several:
+            dist.barrier()
+        self.seconds += time.perf_counter() - began
 
 
 def fingerprints(tensors: Iterable[tuple[str, Tensor]], *, numbers: bool = True) -> dict[str, Print]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from lockstep.train import memory
 from lockstep.train.records import read_json, write_json
 from lockstep.train.steps import RankFigures, StepLog, waited, warmup
 
@@ -16,47 +17,58 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from lockstep.recipe import Plan, Recipe
     from lockstep.world import World
 
 HOST_BYTES = 64
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Ended:
     """What a rank knows at the end."""
 
+    plan: Plan
+    """What was to be done."""
+    recipe: Recipe
+    """What was trained."""
     digest: str
-    """Of the trained state; empty where it cannot be compared."""
-    depends_on_workers: str = ""
-    """What makes the digest depend on the number of workers, if anything does."""
+    """Of the trained state."""
+    metrics: Mapping[str, float]
+    """Of the evaluation."""
     started: float
     """When the first step began, in seconds since the epoch."""
     seconds: float
     """Of all steps."""
-    steps: int
-    """Of the whole run; more than were done here where it went on from a checkpoint."""
-    samples: int
-    """Trained on, over all workers."""
-    peak_memory: int
-    """Bytes."""
-    memory_measure: str
-    """What was measured."""
-    metrics: Mapping[str, float]
-    """Of the evaluation."""
+    depends_on_workers: str = ""
+    """What makes the digest depend on the number of workers, if anything does."""
+
+    @property
+    def samples(self) -> int:
+        """How many were trained on, over all workers."""
+        epochs, rest = divmod(self.plan.steps, self.plan.epoch_steps)
+        return epochs * self.plan.samples + min(rest * self.recipe.global_batch, self.plan.samples)
 
 
-def write_result(folder: Path, world: World, log: StepLog, ended: Ended) -> None:
-    """Gather every rank's figures; rank 0 writes result.json. All ranks call this together."""
+def leave_result(folder: Path, world: World, log: StepLog, ended: Ended) -> None:
+    """Write this rank's end line and gather every rank's figures; rank 0 writes result.json.
+
+    All ranks call this together.
+    """
+    peak, measure = memory.peak(world.device)
+    log.records.write({"end": "done", "seconds": ended.seconds, "peak_memory": peak, "digest": ended.digest})
     name = world.host.encode()[:HOST_BYTES].ljust(HOST_BYTES, b"\0")
     table = log.ready_table()
     wait = 0.0
     if table and world.size > 1 and world.nodes == 1:  # the ranks of one host share a clock
         flat = gather(world, [number for row in table for number in row])
         wait = waited([[row[i : i + 2] for i in range(0, len(row), 2)] for row in flat], world.rank)
-    rows = gather(world, [ended.peak_memory, wait, *name, *log.summary()])
+    rows = gather(world, [peak, wait, *name, *log.summary()])
     if world.rank == 0:
         ranks = [_rank(rank, row) for rank, row in enumerate(rows)]
-        write_json(folder / "result.json", _result(folder, world, log, ended, ranks))
+        content = _result(world, log, ended, ranks)
+        content["start_seconds"] = ended.started - float(read_json(folder / "run.json")["created"])
+        content["memory_measure"] = measure
+        write_json(folder / "result.json", content)
 
 
 def gather(world: World, numbers: Sequence[float]) -> list[list[float]]:
@@ -88,7 +100,7 @@ def _rank(rank: int, row: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _result(folder: Path, world: World, log: StepLog, ended: Ended, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+def _result(world: World, log: StepLog, ended: Ended, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     slowest = max(ranks, key=lambda one: float(one["step_seconds"]))
     weight = sum(one["weight"] for one in ranks)
     metrics = {name: value if math.isfinite(value) else None for name, value in ended.metrics.items()}
@@ -103,13 +115,11 @@ def _result(folder: Path, world: World, log: StepLog, ended: Ended, ranks: list[
         "step_seconds": slowest["step_seconds"],
         "step_quartiles": slowest["step_quartiles"],
         "samples_per_second": ended.samples / ended.seconds,
-        "start_seconds": ended.started - float(read_json(folder / "run.json")["created"]),
-        "steps": ended.steps,
+        "steps": ended.plan.steps,
         "threads": world.threads,
         "device": world.device,
         "backend": world.backend,
         "peak_memory": [one["peak_memory"] for one in ranks],
-        "memory_measure": ended.memory_measure,
         "loss": sum(one["loss"] * one["weight"] for one in ranks) / weight if weight else None,
         "metrics": metrics,
         "ranks": ranks,

@@ -1,0 +1,209 @@
+"""One rank of a peer's run: what a foreign loop does becomes the records of a run folder.
+
+a peer's process   1 `open_run`   read the order, load the recipe, make the data
+                   2 `joined`     the peer has met its ranks: records are opened, all ranks start together
+                   3 its own loop laps the clock where it can, and calls `step_done` after each update
+                   4 `finish`     evaluate, digest, result: as for our own strategies
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+from lockstep.data.source import Source, count_samples, fetch, open_source
+from lockstep.digest import digest, training_state
+from lockstep.errors import NotFinite
+from lockstep.launch.family import die_with_parent
+from lockstep.launch.worker import failed
+from lockstep.recipe import Loss
+from lockstep.strategies.base import StepStats, as_sum
+from lockstep.strategies.clock import Clock, NoClock
+from lockstep.train.evaluate import evaluate
+from lockstep.train.loop import evaluation_batch, header
+from lockstep.train.prints import Pauses
+from lockstep.train.progress import Progress
+from lockstep.train.records import Records
+from lockstep.train.result import Ended, leave_result
+from lockstep.train.spec import RunSpec, read_spec
+from lockstep.train.steps import StepLog
+from lockstep.world import World
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from lockstep.recipe import Plan, Recipe
+    from lockstep.strategies.ddp_timer import DDPTimer
+
+
+class Batches(Dataset[Any]):
+    """A recipe's data for a stock DataLoader: it asks for whole batches, as (how many samples, what the loss gets)."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return len(indices), fetch(self._source.dataset, indices, self._source.collate)
+
+
+def as_it_is(batch: Any) -> Any:
+    """Collate nothing: the batch is made already."""
+    return batch
+
+
+@dataclass
+class PeerRun:
+    """One rank's side of a peer's run."""
+
+    folder: Path
+    spec: RunSpec
+    recipe: Recipe
+    plan: Plan
+    source: Source
+
+    def __post_init__(self) -> None:
+        self.records: Records | None = None
+        self._pauses: Pauses | None = None
+        self._total = self._weight = 0.0
+        self._step = 0
+
+    @property
+    def accumulation(self) -> int:
+        """Batches that a rank trains on before each update."""
+        return self.plan.lanes // self.spec.workers
+
+    def loader(self) -> DataLoader[Any]:
+        """Return the stock loader of one lane's samples at a time; the peer shares it out over its ranks."""
+        batch = self.recipe.global_batch // self.plan.lanes
+        return DataLoader(Batches(self.source), batch, shuffle=True, collate_fn=as_it_is)
+
+    def make_model(self) -> nn.Module:
+        """Return the model that every strategy starts from."""
+        torch.manual_seed(self.recipe.seed)
+        return self.recipe.model()
+
+    def joined(self, *, rank: int, size: int, device: str) -> None:
+        """Open this rank's records: the peer has built its process group."""
+        device = "cpu" if torch.device(device).type == "cpu" else device  # some say cpu:0
+        self.world = World(
+            rank=rank,
+            size=size,
+            local_rank=rank,
+            local_size=size,
+            node=0,
+            nodes=1,
+            host=socket.gethostname(),
+            device=device,
+            threads=torch.get_num_threads(),
+            backend=dist.get_backend() if dist.is_initialized() else None,
+            launcher=self.spec.launcher,
+        )
+        self.records = Records(self.folder, rank)
+        self.records.write(header(self.world, self.plan))
+        self.log = StepLog(self.records, device, self.spec.measure)
+        self._pauses = Pauses(self.folder, self.world, self.plan.steps) if self.spec.measure else None
+        label = f"{self.recipe.name} {self.spec.strategy}, {size} worker{'s' if size > 1 else ''}"
+        self._progress = Progress(self.plan.steps, label=label, shown=self.spec.progress and rank == 0)
+
+    def begin(self) -> None:
+        """Start the clock when all ranks are there."""
+        assert self.records is not None
+        self.records.step = 0
+        if self.world.size > 1:
+            dist.barrier()
+        self._progress.__enter__()
+        self.started, self._began = time.time(), time.perf_counter()
+        self._next_clock()
+
+    def loss(self, model: nn.Module, batch: tuple[int, Any]) -> Tensor:
+        """Return the mean loss of a batch, with its graph, and note it; stop the run if it is no number."""
+        samples, data = batch
+        returned = self.recipe.loss(model, data)
+        found = as_sum(returned, samples)
+        if not math.isfinite(found.value):
+            raise NotFinite(
+                f"the loss is {found.value} at step {self._step}, rank {self.world.rank}: lower the learning rate, "
+                "clip gradients, or look at this batch"
+            )
+        self._total, self._weight = self._total + found.value, self._weight + found.weight
+        return found.total / found.weight if isinstance(returned, Loss) else returned
+
+    def step_done(self, epoch: int, model: nn.Module, timer: DDPTimer | None) -> None:
+        """Note a step: the weights have been updated."""
+        assert self.records is not None
+        total = time.perf_counter() - self._before
+        mean = self._total / self._weight if self._weight else 0.0
+        sent = timer.sent if timer else 0
+        stats = StepStats.of(self._step, mean, self._weight, clock=self.clock, sent=sent)
+        self.log.write(stats, epoch=epoch, began=self.clock.began, total=total)
+        self._progress.step(self._step + 1, mean)
+        if self._pauses is not None:
+            self._pauses.after(self._step, model)
+        self._total = self._weight = 0.0
+        self._step += 1
+        self.records.step = self._step
+        self._next_clock()
+
+    def finish(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """End the measured time, evaluate, and leave the result; the model and the optimizer are the plain ones."""
+        if self.world.size > 1:
+            dist.barrier()
+        seconds = time.perf_counter() - self._began - (self._pauses.seconds if self._pauses else 0.0)
+        self._progress.__exit__(None, None, None)
+        if self.world.size > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=0)
+        metrics: dict[str, float] = {}
+        if self.recipe.evaluate is not None:
+            data, batch = self.recipe.eval_dataset(), evaluation_batch(self.recipe, self.plan)
+            metrics = evaluate(self.world, model, self.recipe.evaluate, data, batch=batch, collate=self.recipe.collate)
+        state = digest(training_state(model, optimizer))
+        ended = Ended(self.plan, self.recipe, state, metrics, self.started, seconds)
+        leave_result(self.folder, self.world, self.log, ended)
+
+    def _next_clock(self) -> None:
+        self.clock = Clock() if self.spec.measure else NoClock()
+        self._before = time.perf_counter()
+
+
+def open_run(folder: Path) -> PeerRun:
+    """Read the order and load what it names."""
+    spec = read_spec(folder)
+    recipe = spec.load()
+    data = recipe.dataset()
+    plan = spec.plan(recipe, count_samples(data))
+    return PeerRun(folder, spec, recipe, plan, open_source(data, recipe.collate))
+
+
+def main(folder: Path, rank: int, train: Callable[[PeerRun], None]) -> None:
+    """Be one rank of a peer's run, and leave a note if that fails."""
+    die_with_parent()
+    run: PeerRun | None = None
+    code = 0
+    try:
+        run = open_run(folder)
+        train(run)
+    except BaseException as error:
+        records = run.records if run else None
+        step = records.step if records else -1
+        if isinstance(error, NotFinite) and run is not None:
+            run.log.write_not_finite(step, step // run.plan.epoch_steps)
+        code = failed(error, folder, rank, step, aloud=False)
+    os._exit(code)  # after a failure, threads that wait for a dead peer would keep the process alive

@@ -1,0 +1,104 @@
+"""Lightning and Accelerate train the same recipe: the same columns, a loss like stock DDP's, the same refusals."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.errors import BadInput, RunFailed
+from lockstep.launch.start import start_run
+from lockstep.report.collect import Run, read_run
+from lockstep.train.records import read_json
+from lockstep.train.spec import RunSpec
+from tests.commands import TINY, inside
+
+PEERS = ("lightning", "accelerate")
+STEPS = 24
+
+
+def order(strategy: str, **fields: Any) -> RunSpec:
+    base: dict[str, Any] = {"recipe": TINY, "lanes": 4, "threads": 1, "steps": STEPS, "progress": False, "workers": 2}
+    return RunSpec(strategy=strategy, launcher="spawn", **{**base, **fields})
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return read_run(start_run(order("torch-ddp"), tmp_path_factory.mktemp("stock") / "run"))
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_a_peer_trains_the_recipe(stock: Run, peer: str, tmp_path: Path) -> None:
+    """Its order of samples is its own, so curves are compared, not steps."""
+    run = read_run(start_run(order(peer), tmp_path / "run"))
+    assert run.order["spec"]["launcher"] == {"lightning": "itself", "accelerate": "torchrun"}[peer]
+    assert len(run.losses) == STEPS
+    assert run.losses[0] == pytest.approx(stock.losses[0], rel=0.25)
+    assert statistics.fmean(run.losses[-8:]) == pytest.approx(statistics.fmean(stock.losses[-8:]), rel=0.35)
+    assert statistics.fmean(run.losses[-8:]) < statistics.fmean(run.losses[:8])
+    assert set(run.result) == set(stock.result)
+    assert run.result["threads"] == 1
+    assert run.result["backend"] == "gloo"
+    assert set(run.result["metrics"]) == {"accuracy"}
+    assert [set(rank) for rank in run.result["ranks"]] == [set(rank) for rank in stock.result["ranks"]]
+    assert [line["step"] for line in run.prints] == [0, 1, 2, 4, 8, 16, 23]
+    assert set(run.prints[0]["parameters"]) == set(stock.prints[0]["parameters"])
+    for mine, theirs in zip(run.steps, stock.steps, strict=True):
+        assert {frozenset(line) for line in mine} == {frozenset(line) for line in theirs}
+        assert [line["sent"] for line in mine] == [line["sent"] for line in theirs]
+        assert {line["weight"] for line in mine} == {6.0}, "two lanes of three samples for each of two ranks"
+        shares = [sum(line["seconds"].values()) / line["total"] for line in mine]
+        assert statistics.median(shares) == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"the loss is nan at step 3, rank [01]"):
+        start_run(order("lightning", recipe=f"{TINY}:nan", lanes=2), tmp_path / "run")
+    result = read_json(tmp_path / "run" / "result.json")
+    assert result["outcome"] == "failed"
+    assert result["finite"] is False
+    assert result["step"] == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"lanes": 3}, "cannot be cut evenly over 2 workers: use --lanes 4"),
+        ({"sync_batchnorm": True}, "has no SyncBatchNorm on the CPU"),
+    ],
+)
+def test_refused(fields: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=words):
+        start_run(order("accelerate", **fields), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--launcher", "spawn"], "starts its own ranks on this host: launcher spawn cannot be used with it"),
+        (["--nodes", "2"], "--nodes cannot be used with it"),
+    ],
+)
+def test_its_launch_is_its_own(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    done = inside(["run", TINY, "--strategy", "lightning", "--workers", "2", *arguments], tmp_path, monkeypatch, capfd)
+    assert done.code == 2, done.text
+    assert words in done.err
+
+
+def test_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lockstep.train.preflight import preflight
+
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    with pytest.raises(BadInput, match=r"pip install 'lockstep-train\[peers\]'"):
+        preflight(order("lightning"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
