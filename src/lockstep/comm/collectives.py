@@ -96,21 +96,19 @@ def all_reduce(ex: Exchange, tensor: Tensor, call: Call, deadline: Deadline) -> 
     """Combine all ranks' tensors in place; with a root, only there."""
     size = call.numel * tensor.element_size()
     if size <= SMALL_BYTES:
-        small_all_reduce(ex, tensor, call, deadline)
+        _small_all_reduce(ex, tensor, call, deadline)
     else:
         _SlicedReduce(ex, tensor, call).run(deadline)
 
 
-def small_all_reduce(ex: Exchange, tensor: Tensor, call: Call, deadline: Deadline) -> None:
-    """Everyone shows everything, and combines everything itself."""
-    rounds = ex.rounds
-    parity = rounds.parity
-    memmove(ex.outbox[parity][ex.rank], tensor.data_ptr(), tensor.nbytes)
+def _small_all_reduce(ex: Exchange, tensor: Tensor, call: Call, deadline: Deadline) -> None:
+    """Everyone shows everything, and combines everything itself; small.py does the same for the commonest calls."""
+    ex.show(tensor.data_ptr(), tensor.nbytes)
     ex.first_round(call, deadline)
     if call.numel and call.root in (-1, ex.rank):
-        parts, scratch = ex.heads(tensor.dtype, call.numel, parity)
-        tree.reduce_into(tensor, parts, call.op, scratch)
-    rounds.parity = parity ^ 1
+        scratch = ex.scratch(tensor.dtype, call.numel, tree.scratch_count(ex.size))
+        tree.reduce_into(tensor, list(ex.rows(tensor.dtype, call.numel, ex.parity)), call.op, scratch)
+    ex.end()
 
 
 def part_of(numel: int, room: int, size: int, chunk: int, rank: int) -> range:

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lockstep.comm import tree, wire
-from lockstep.comm.layout import DESCRIPTOR_BYTES, Layout
+from lockstep.comm import wire
+from lockstep.comm.layout import Layout
 from lockstep.comm.libc import address_of
 from lockstep.comm.sync import Deadline, Rounds
-from lockstep.comm.wire import Call
+from lockstep.comm.wire import LINE_BYTES, Call
 from lockstep.errors import Mismatch
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Callable
 
     from lockstep.comm.peers import Peers
-
-_VIEWS_KEPT = 256
 
 
 class Exchange:
@@ -38,16 +37,13 @@ class Exchange:
         ranks, parities = range(self.size), (0, 1)
         self.outbox = [[base + layout.outbox(r, p) for r in ranks] for p in parities]
         """Addresses, by parity and rank."""
-        starts = [[layout.descriptor(r, p) for r in ranks] for p in parities]
-        self._descriptor_at = starts
-        # Compared as eight words: a comparison by bytes takes eight times as long.
-        self._descriptors = [[view[s : s + DESCRIPTOR_BYTES].cast("Q") for s in row] for row in starts]
+        self._own_line = [layout.line(rank, p) for p in parities]
+        self._lines = [view[layout.line(0, p) :][: self.size * LINE_BYTES] for p in parities]
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         self._bytes = [
             [whole[layout.outbox(r, p) : layout.outbox(r, p) + layout.outbox_bytes] for r in ranks] for p in parities
         ]
         self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
-        self._heads: dict[tuple[torch.dtype, int, int], tuple[list[Tensor], list[Tensor]]] = {}
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self._call = Call(wire.Kind.barrier)
         self._deadline = Deadline(0)
@@ -59,21 +55,25 @@ class Exchange:
 
     def first_round(self, call: Call, deadline: Deadline) -> None:
         """Show the call, meet, and raise on every rank if the calls differ."""
-        self.sequence += 1
-        self._call, self._deadline = call, deadline
+        self._deadline = deadline
+        self.round_of(call, call.line(), lambda: deadline)
+
+    def round_of(self, call: Call, line: bytes, deadline: Callable[[], Deadline]) -> None:
+        """Do the same for a call whose line is known, and whose deadline is needed only if somebody is late."""
+        self.sequence = sequence = self.sequence + 1
+        self._call = call
         parity = self.rounds.parity
-        call.pack_into(self._view, self._descriptor_at[parity][self.rank], self.sequence)
+        line = wire.numbered(line, sequence)
+        at = self._own_line[parity]
+        self._view[at : at + LINE_BYTES] = line
         self.rounds.meet(deadline, self.where)
-        row = self._descriptors[parity]
-        mine = row[self.rank]
-        for other in self.others:
-            if row[other] != mine:
-                self._raise_mismatch(parity)
+        if self._lines[parity].tobytes() != line * self.size:
+            self._raise_mismatch(parity)
 
     def next_round(self) -> None:
         """End the reading of one round, and meet for the next, whose data was shown in the other parity."""
         self.rounds.turn()
-        self.rounds.meet(self._deadline, self.where)
+        self.rounds.meet(lambda: self._deadline, self.where)
 
     def end(self) -> None:
         """End the reading of a collective's last round."""
@@ -87,7 +87,8 @@ class Exchange:
         self.end()  # all ranks met and all raise, so they are still in step
         said = []
         for rank in range(self.size):
-            call, sequence = wire.unpack(self._view, self._descriptor_at[parity][rank])
+            line = self._lines[parity][rank * LINE_BYTES :][:LINE_BYTES].tobytes()
+            call, sequence = wire.unpack(line)
             said.append((self.peers.label(rank), call.text(sequence)))
         raise Mismatch(wire.mismatch(said))
 
@@ -106,17 +107,11 @@ class Exchange:
         start = self.layout.outbox(self.rank if rank is None else rank, parity)
         return self._view[start : start + self.layout.outbox_bytes]
 
-    def heads(self, dtype: torch.dtype, count: int, parity: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the first `count` elements of every rank's outbox, and scratch buffers to combine them."""
-        key = (dtype, count, parity)
-        found = self._heads.get(key)
-        if found is None:
-            if len(self._heads) >= _VIEWS_KEPT:
-                self._heads.clear()
-            parts = [t[:count] for t in self.typed(dtype)[parity]]
-            scratch = [torch.empty(count, dtype=dtype) for _ in range(tree.scratch_count(self.size))]
-            found = self._heads[key] = (parts, scratch)
-        return found
+    def rows(self, dtype: torch.dtype, count: int, parity: int) -> Tensor:
+        """Return the first `count` elements of every rank's outbox: a row each."""
+        boxes = self.typed(dtype)[parity]
+        step = (self.outbox[parity][1] - self.outbox[parity][0]) // dtype.itemsize if self.size > 1 else count
+        return boxes[0].as_strided((self.size, count), (step, 1))
 
     def typed(self, dtype: torch.dtype) -> list[list[Tensor]]:
         """Return all outboxes as tensors of a dtype, by parity and rank."""

@@ -1,7 +1,7 @@
 """Where everything lies in a group's segment. Pure.
 
     +--------+-----------------+---------+-------+--------------+-----------+---------------------+
-    | token  | arrived[s][d]   | notices | bells | descriptors  | outboxes  | channels[s][d]      |
+    | token  | arrived[s][d]   | notices | bells | lines        | outboxes  | channels[s][d]      |
     |        | one flag a pair | 1 a rank|       | 2 a rank     | 2 a rank  | flag, cells: send   |
     +--------+-----------------+---------+-------+--------------+-----------+---------------------+
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from lockstep.comm.libc import SEMAPHORE_BYTES
+from lockstep.comm.wire import LINE_BYTES
 
 PAGE: Final = 4096
 TOKEN_BYTES: Final = 64
-DESCRIPTOR_BYTES: Final = 64
 NOTICE_BYTES: Final = 1024
 """A flag, then the text."""
 CELLS: Final = 4
@@ -55,12 +55,12 @@ class Layout:
         return self._notices + self.size * NOTICE_BYTES
 
     @property
-    def _descriptors(self) -> int:
+    def _lines(self) -> int:
         return self._bells + self.size * SEMAPHORE_BYTES
 
     @property
     def _outboxes(self) -> int:
-        return _pages(self._descriptors + 2 * self.size * DESCRIPTOR_BYTES)
+        return _pages(self._lines + 2 * self.size * LINE_BYTES)
 
     @property
     def _channels(self) -> int:
@@ -87,9 +87,9 @@ class Layout:
         """Return the flag that is raised when a channel of `rank` moved."""
         return self._bells + rank * SEMAPHORE_BYTES
 
-    def descriptor(self, rank: int, parity: int) -> int:
-        """Return where `rank` says which collective it is in."""
-        return self._descriptors + (rank * 2 + parity) * DESCRIPTOR_BYTES
+    def line(self, rank: int, parity: int) -> int:
+        """Return where `rank` says which collective it is in; the lines of a round follow each other."""
+        return self._lines + (parity * self.size + rank) * LINE_BYTES
 
     def outbox(self, rank: int, parity: int) -> int:
         """Return where `rank` shows its data of a round."""

@@ -42,7 +42,8 @@ trywait = _held.sem_trywait
 trywait.argtypes = (ctypes.c_void_p,)
 """trywait(address) == 0: one was taken. Acquire order."""
 
-_yield = _released.sched_yield
+give_way = _released.sched_yield
+"""give_way(): let another process have this core, and another thread the interpreter."""
 
 _CLOCK_MONOTONIC = 1
 _clockwait = getattr(_released, "sem_clockwait", None)
@@ -67,11 +68,6 @@ def sleep_for(address: int, seconds: float) -> bool:
     if _clockwait is not None:
         return bool(_clockwait(address, _CLOCK_MONOTONIC, until) == 0)
     return bool(_timedwait(address, until) == 0)
-
-
-def give_way() -> None:
-    """Let another process have this core, and another thread the interpreter."""
-    _yield()
 
 
 def address_of(buffer: memoryview) -> int:

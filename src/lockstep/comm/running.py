@@ -13,8 +13,9 @@ from lockstep.comm.libc import SEMAPHORE_BYTES
 from lockstep.comm.mail import ANY, Mail
 from lockstep.comm.named import NamedGroup
 from lockstep.comm.peers import Peers
+from lockstep.comm.small import SmallCalls
 from lockstep.comm.sync import Deadline
-from lockstep.comm.work import Turns, Work
+from lockstep.comm.work import DoneWork, Turns, Work
 from lockstep.errors import BadInput, Mismatch, PeerLost
 
 if TYPE_CHECKING:
@@ -56,9 +57,11 @@ class RunningGroup(NamedGroup):
         names = [f"rank {r}" for r in (world_ranks or range(place.size))]
         self._peers = Peers(view, libc.address_of(view), layout, ranks, names=names)
         self._exchange = Exchange(self._memory, layout, place.rank, peers=self._peers)
+        self._small = SmallCalls(self._exchange)
         self._mail = Mail(self._memory, layout, place.rank, peers=self._peers, broken=self._break)
         self._turns = Turns("lockstep-shm", self._set_patient, self._where)
         self._place, self._ranks = place, ranks
+        self._last = DoneWork([])
 
     def _set_patient(self, patient: bool) -> None:
         self._exchange.rounds.patient = patient
@@ -141,7 +144,7 @@ class RunningGroup(NamedGroup):
         self._mail.close()
         self._peers.close()
         # torch keeps groups in cycles; the memory must not wait for the garbage collector.
-        del self._memory, self._exchange, self._mail, self._peers
+        del self._memory, self._exchange, self._small, self._mail, self._peers
 
     def abort(self) -> None:
         """Leave the group without waiting for what is under way."""

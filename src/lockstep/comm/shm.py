@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions
 
 from lockstep.comm import collectives as run
-from lockstep.comm import meet, sparse, tensors, tree
-from lockstep.comm.layout import SMALL_BYTES
+from lockstep.comm import meet, small, sparse, tensors, tree
 from lockstep.comm.running import RunningGroup
 from lockstep.comm.wire import OPS, Call, Kind
 from lockstep.comm.work import DoneWork
@@ -25,11 +25,16 @@ if TYPE_CHECKING:
     from lockstep.comm.sync import Deadline
     from lockstep.comm.work import Work
 
+_OURS: Final = 2
+"""References to a Work that only its group has: the attribute, and the argument of getrefcount."""
+
 # Options are Any: their classes are in torch's private module, and some differ between its versions.
 # Overrides are marked as unlike the base: torch's stubs list convenience overloads that nobody calls on a subclass.
 
 
 def _operator(op: Any) -> int:
+    if op == dist.ReduceOp.SUM:  # one call into torch; taking the code out takes four
+        return 0
     code = int(getattr(op, "op", op).value)
     if code >= len(OPS):
         raise BadInput(f'backend "shm" reduces by {", ".join(OPS)}; scale the tensor before a sum instead')
@@ -41,28 +46,41 @@ class ShmGroup(RunningGroup):
 
     def allreduce(self, tensor_list: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         """Combine a tensor over all ranks, in place."""
-        if opts is not None and not opts.asyncOp and len(tensor_list) == 1:
-            tensor = tensor_list[0]
-            plain = tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
-            small = plain and not tensor.requires_grad and not tensor.is_neg() and tensor.nbytes <= SMALL_BYTES
-            if small and self._broken is None and self._turns.take():
-                return self._small_all_reduce(tensor, opts, tensor_list)
+        if opts is not None and len(tensor_list) == 1 and small.fits(tensor_list[0]) and self._at_once(opts):
+            return self._small_all_reduce(tensor_list, opts)
         return self._reduce(tensor_list, opts or dist.AllreduceOptions(), Kind.all_reduce, -1)
 
-    def _small_all_reduce(self, tensor: Tensor, opts: Any, result: list[Tensor]) -> Work:
-        """Do what `_reduce` does, in fewer steps: here a call of Python costs as much as a wait."""
+    def _at_once(self, opts: Any) -> bool:
+        """Tell whether a call may go the short way, see [Note: the short way]; if so, the turn is taken."""
+        return not opts.asyncOp and self._broken is None and self._turns.take()
+
+    def _done(self, result: list[Tensor]) -> Work:
+        """Return a Work that is done; the last one again if nobody has kept it, because making one takes long."""
+        if getrefcount(self._last) > _OURS:
+            self._last = DoneWork(result)
+        else:
+            self._last.hold(result)
+        return self._last
+
+    def _small_all_reduce(self, tensor_list: list[Tensor], opts: Any) -> Work:
         try:
-            op = _operator(opts.reduceOp)
-            tree.check(op, tensor.dtype)
-            call = Call(Kind.all_reduce, tensor.numel(), tensor.dtype, op)
-            row = tensor if tensor.dim() == 1 else tensor.view(-1)
-            run.small_all_reduce(self._exchange, row, call, self._deadline(opts))
+            self._small.all_reduce(tensor_list[0], _operator(opts.reduceOp), lambda: self._deadline(opts))
         except BaseException as error:
             self._after(error)
             raise
         finally:
             self._turns.give()
-        return DoneWork(result)
+        return self._done(tensor_list)
+
+    def _small_all_gather(self, source: Tensor, addresses: list[int], opts: Any, result: list[Tensor]) -> Work:
+        try:
+            self._small.all_gather(source, addresses, lambda: self._deadline(opts))
+        except BaseException as error:
+            self._after(error)
+            raise
+        finally:
+            self._turns.give()
+        return self._done(result)
 
     def allreduce_coalesced(self, tensor_list: list[Tensor], opts: Any = None) -> Work:
         """Combine several tensors over all ranks, in place."""
@@ -145,6 +163,11 @@ class ShmGroup(RunningGroup):
 
     def all_gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> Work:
         """Collect every rank's tensor in one tensor on every rank."""
+        size = source.numel()
+        alike = output.numel() == size * self._size and output.dtype == source.dtype
+        if opts is not None and alike and small.fits(source) and small.plain(output) and self._at_once(opts):
+            start, step = output.data_ptr(), source.nbytes
+            return self._small_all_gather(source, [start + r * step for r in range(self._size)], opts, [output])
         return self.all_gather_single_coalesced([output], [source], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:

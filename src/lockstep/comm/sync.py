@@ -67,14 +67,14 @@ class Rounds:
         self.patient = False
         """Set while a background thread runs the rounds."""
 
-    def meet(self, deadline: Deadline, where: Callable[[], str]) -> None:
+    def meet(self, deadline: Callable[[], Deadline], where: Callable[[], str]) -> None:
         """Do steps 2 and 3; `where` names the collective if something goes wrong."""
+        post, trywait = libc.post, libc.trywait
         for flag in self._posts:
-            libc.post(flag)
-        trywait = libc.trywait
+            post(flag)
         for flag, rank in self._waits:
             if trywait(flag):
-                self._wait(flag, rank, deadline, where)
+                self._wait(flag, rank, deadline(), where)
 
     def turn(self) -> None:
         """Step 4 is over: the next round uses the other parity."""

@@ -77,10 +77,15 @@ def check(op: int, dtype: torch.dtype) -> None:
         raise BadInput(f"torch cannot add {dtype} on the CPU: reduce in float32, or gather")
 
 
+def combiner(op: int) -> Combine:
+    """Return the torch function that combines two parts."""
+    return _COMBINE[OPS[op]]
+
+
 def reduce_into(out: Tensor, parts: list[Tensor], op: int, scratch: list[Tensor]) -> None:
     """Combine the parts, in rank order, into `out`; `out` may be one of the parts."""
     count = len(parts)
-    combine = _COMBINE[OPS[op]]
+    combine = combiner(op)
     if count == 1:
         if out.data_ptr() != parts[0].data_ptr():
             out.copy_(parts[0])

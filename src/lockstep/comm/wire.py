@@ -33,7 +33,10 @@ DTYPES: Final = sorted(
 _CODES: Final = {dtype: code for code, dtype in enumerate(DTYPES)}
 OPS: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 _NONE: Final = 255
-_FORMAT: Final = struct.Struct("<QBBBxiQQ")
+_SEQUENCE: Final = struct.Struct("<Q")
+_FORMAT: Final = struct.Struct("<BBBxiQQ32x")
+LINE_BYTES: Final = _SEQUENCE.size + _FORMAT.size
+"""What a rank says about a call: a cache line."""
 
 
 class Call(NamedTuple):
@@ -49,11 +52,11 @@ class Call(NamedTuple):
     part: int = 0
     """Which tensor of a coalesced call, counted from 0."""
 
-    def pack_into(self, buffer: memoryview, offset: int, sequence: int) -> None:
-        """Write the call as the `sequence`-th of its group."""
+    def line(self) -> bytes:
+        """Return the call as ranks show it to each other, all but its sequence number."""
         kind, numel, dtype, op, root, part = self
         code = _NONE if dtype is None else _CODES[dtype]
-        _FORMAT.pack_into(buffer, offset, sequence, kind, op, code, root, numel, part)
+        return _FORMAT.pack(kind, op, code, root, numel, part)
 
     def text(self, sequence: int) -> str:
         """Return the call as an error shows it."""
@@ -69,9 +72,15 @@ class Call(NamedTuple):
         return f"{self.kind.name} #{sequence}" + (f" ({', '.join(words)})" if words else "")
 
 
-def unpack(buffer: memoryview, offset: int) -> tuple[Call, int]:
-    """Read what `pack_into` wrote: the call and its sequence number."""
-    sequence, kind, op, code, root, numel, part = _FORMAT.unpack_from(buffer, offset)
+def numbered(line: bytes, sequence: int) -> bytes:
+    """Return a call's line as that of the `sequence`-th collective of its group."""
+    return _SEQUENCE.pack(sequence) + line
+
+
+def unpack(line: bytes) -> tuple[Call, int]:
+    """Read a numbered line: the call and its sequence number."""
+    (sequence,) = _SEQUENCE.unpack_from(line)
+    kind, op, code, root, numel, part = _FORMAT.unpack_from(line, _SEQUENCE.size)
     dtype = None if code == _NONE else DTYPES[code]
     return Call(Kind(kind), numel, dtype, op, root, part), sequence
 

@@ -129,12 +129,16 @@ class DoneWork(Work):
 
     _error = None
     _done = True
-    _future = None
+    _future: Future[Any] | None = None
     _source = -1
 
     def __init__(self, result: list[Tensor]) -> None:
         dist.Work.__init__(self)
         self._result = result
+
+    def hold(self, result: list[Tensor]) -> None:
+        """Be the Work of another operation."""
+        self._result, self._future = result, None
 
 
 class Turns:

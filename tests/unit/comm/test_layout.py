@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from lockstep.comm.arena import owned_slice
 from lockstep.comm.collectives import part_of
-from lockstep.comm.layout import CELLS, DESCRIPTOR_BYTES, NOTICE_BYTES, PAGE, TOKEN_BYTES, Layout
+from lockstep.comm.layout import CELLS, NOTICE_BYTES, PAGE, TOKEN_BYTES, Layout
 from lockstep.comm.libc import SEMAPHORE_BYTES
+from lockstep.comm.wire import LINE_BYTES
 
 
 def regions(layout: Layout) -> list[tuple[int, int]]:
@@ -21,7 +22,7 @@ def regions(layout: Layout) -> list[tuple[int, int]]:
     found += [(layout.arrived(s, t), SEMAPHORE_BYTES) for s, t in pairs]
     found += [(layout.notice(r), NOTICE_BYTES) for r in ranks]
     found += [(layout.bell(r), SEMAPHORE_BYTES) for r in ranks]
-    found += [(layout.descriptor(r, p), DESCRIPTOR_BYTES) for r in ranks for p in (0, 1)]
+    found += [(layout.line(r, p), LINE_BYTES) for r in ranks for p in (0, 1)]
     found += [(layout.outbox(r, p), layout.outbox_bytes) for r in ranks for p in (0, 1)]
     found += [(layout.channel(s, t), PAGE + CELLS * layout.cell_bytes) for s, t in pairs]
     return sorted(found)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lockstep.comm.layout import DESCRIPTOR_BYTES
-from lockstep.comm.wire import DTYPES, OPS, Call, Kind, mismatch, unpack
+from lockstep.comm.wire import DTYPES, LINE_BYTES, OPS, Call, Kind, mismatch, numbered, unpack
 
 CALLS = [
     Call(Kind.barrier),
@@ -17,17 +16,15 @@ CALLS = [
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_reads_back(call: Call) -> None:
-    buffer = memoryview(bytearray(DESCRIPTOR_BYTES))
-    call.pack_into(buffer, 0, 77)
-    assert unpack(buffer, 0) == (call, 77)
+    line = numbered(call.line(), 77)
+    assert len(line) == LINE_BYTES
+    assert unpack(line) == (call, 77)
 
 
 def test_every_field_shows_in_the_bytes() -> None:
     seen = set()
     for call in [*CALLS, CALLS[1]._replace(numel=11), CALLS[1]._replace(op=0), CALLS[1]._replace(root=0)]:
-        buffer = memoryview(bytearray(DESCRIPTOR_BYTES))
-        call.pack_into(buffer, 0, 1)
-        seen.add(bytes(buffer))
+        seen.add(numbered(call.line(), 1))
     assert len(seen) == 6
 
 

@@ -1,0 +1,170 @@
+"""The short way of small tensors: everything that can be known before a call is made once and kept.
+
+[Note: the short way]
+A small collective is one round (see sync.py), and the Python around it costs more than the round: most of all where
+ranks share a core, because a process that was just switched in finds all its caches cold. So what follows from dtype,
+shape and operator (the line that describes the call, the views of the outboxes, the order of additions) is kept in a
+plan, and a call is left with: write the line, copy the data in, post, wait, compare the lines, combine, copy out.
+Sums of plain numbers are added by numpy: the same additions, and half the way to them.
+The result and the errors are those of the long way in collectives.py; one contract suite tests both.
+"""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from ctypes import memmove
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lockstep.comm import tree
+from lockstep.comm.layout import SMALL_BYTES
+from lockstep.comm.wire import OPS, Call, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockstep.comm.exchange import Exchange
+    from lockstep.comm.sync import Deadline
+
+PLANS_KEPT: Final = 256
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+Step = tuple[Any, Any, Any]
+"""Left, right, and where to: tensors, or arrays of numpy."""
+
+_NUMPY: Final = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
+
+
+def plain(tensor: Tensor) -> bool:
+    """Tell whether a tensor's bytes may be read and written as they lie."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+    )
+
+
+def fits(tensor: Tensor) -> bool:
+    """Tell whether a tensor is plain, and small."""
+    return plain(tensor) and 0 < tensor.nbytes <= SMALL_BYTES
+
+
+class _Plan(NamedTuple):
+    call: Call
+    line: bytes
+    nbytes: int
+    combine: tree.Combine
+    steps: tuple[tuple[Step, ...], tuple[Step, ...]]
+    """By parity; the last leaves the result in `result`."""
+    result: Tensor
+    address: int
+    """Of `result`."""
+    mean: bool
+
+
+class SmallCalls:
+    """The small collectives of one group; used by whoever has the turn."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._reductions: dict[tuple[torch.dtype, torch.Size, int], _Plan] = {}
+        self._gathers: dict[tuple[torch.dtype, int], tuple[Call, bytes]] = {}
+        # numpy warns of an overflow, torch does not; what it warns of belongs to the context.
+        self._quiet = copy_context()
+        self._quiet.run(np.seterr, all="ignore")
+
+    def all_reduce(self, tensor: Tensor, op: int, deadline: Callable[[], Deadline]) -> None:
+        """Combine a tensor that `fits` over all ranks, in place."""
+        key = (tensor.dtype, tensor.shape, op)
+        plan = self._reductions.get(key) or self._plan(tensor, op)
+        ex = self._exchange
+        rounds = ex.rounds
+        parity = rounds.parity
+        memmove(ex.outbox[parity][ex.rank], tensor.data_ptr(), plan.nbytes)
+        ex.round_of(plan.call, plan.line, deadline)
+        self._quiet.run(_combine, plan.combine, plan.steps[parity])
+        if plan.mean:
+            plan.result.div_(ex.size)
+        if ex.size > 1:
+            memmove(tensor.data_ptr(), plan.address, plan.nbytes)
+        rounds.parity = parity ^ 1
+
+    def all_gather(self, source: Tensor, outputs: list[int], deadline: Callable[[], Deadline]) -> None:
+        """Copy every rank's tensor, each like `source`, which `fits`, to the rank's output address."""
+        key = (source.dtype, source.numel())
+        known = self._gathers.get(key)
+        if known is None:
+            call = Call(Kind.all_gather, source.numel(), source.dtype)
+            known = _keep(self._gathers, key, (call, call.line()))
+        ex, size, address = self._exchange, source.nbytes, source.data_ptr()
+        boxes = ex.outbox[ex.rounds.parity]
+        memmove(boxes[ex.rank], address, size)
+        ex.round_of(*known, deadline)
+        for output, box in zip(outputs, boxes, strict=True):
+            memmove(output, box, size)
+        ex.rounds.parity ^= 1
+
+    def _plan(self, tensor: Tensor, op: int) -> _Plan:
+        tree.check(op, tensor.dtype)
+        name, size, numel = OPS[op], self._exchange.size, tensor.numel()
+        call = Call(Kind.all_reduce, numel, tensor.dtype, op)
+        result = torch.empty(numel, dtype=tensor.dtype)
+        rows = [self._exchange.rows(tensor.dtype, numel, parity) for parity in (0, 1)]
+        make = _by_level if size & (size - 1) == 0 else _by_node
+        steps = [make(row, result) for row in rows]
+        combine = tree.combiner(op)
+        if name == "sum" and tensor.dtype in _NUMPY:
+            combine = np.add
+            steps = [[(left.numpy(), right.numpy(), to.numpy()) for left, right, to in each] for each in steps]
+        plan = _Plan(
+            call=call,
+            line=call.line(),
+            nbytes=tensor.nbytes,
+            combine=combine,
+            steps=(tuple(steps[0]), tuple(steps[1])),
+            result=result,
+            address=result.data_ptr(),
+            mean=name == "avg" and size > 1,
+        )
+        return _keep(self._reductions, (tensor.dtype, tensor.shape, op), plan)
+
+
+def _combine(combine: tree.Combine, steps: tuple[Step, ...]) -> None:
+    for left, right, to in steps:
+        combine(left, right, out=to)
+
+
+def _by_node(rows: Tensor, result: Tensor) -> list[Step]:
+    """Return the steps of the tree one by one."""
+    size = len(rows)
+    registers = [*rows, *(torch.empty_like(result) for _ in range(tree.scratch_count(size)))]
+    return [
+        (registers[left], registers[right], result if to == tree.OUT else registers[to])
+        for to, left, right in tree.plan(size)
+    ]
+
+
+def _by_level(rows: Tensor, result: Tensor) -> list[Step]:
+    """Return the steps for a power of two of rows: all pairs of a level at once, which is the same tree."""
+    steps: list[Step] = []
+    while len(rows) > 2:
+        level = torch.empty(len(rows) // 2, rows.shape[1], dtype=rows.dtype)
+        steps.append((rows[0::2], rows[1::2], level))
+        rows = level
+    if len(rows) == 2:
+        steps.append((rows[0], rows[1], result))
+    return steps
+
+
+def _keep(plans: dict[_Key, _Value], key: _Key, plan: _Value) -> _Value:
+    if len(plans) >= PLANS_KEPT:
+        plans.clear()
+    plans[key] = plan
+    return plan
