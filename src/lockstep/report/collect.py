@@ -12,6 +12,9 @@ from lockstep.errors import BadInput
 from lockstep.report import checked
 from lockstep.train.records import read_json, read_records
 
+TINY = 1e-6
+"""Differences of clocks round to a little less than nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
@@ -144,7 +147,7 @@ def check_result(path: Path, result: Mapping[str, Any]) -> int:
         raise checked.damaged(where, f"ranks is {ranks!r:.60}", "a list of objects")
     for entry in ranks:
         inside = f"{where}, rank {checked.whole(where, entry, 'rank')}"
-        checked.numbers(inside, entry.get("parts") or {})
+        checked.numbers(inside, entry.get("parts") or {}, least=-TINY)
         for name in ("step_seconds", "hidden", "sent", "peak_memory"):
             if entry.get(name) is not None:
                 checked.number(inside, entry, name)
@@ -167,10 +170,10 @@ def _steps(path: Path, lines: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[s
             continue
         where = f"{path}, line {place}"
         checked.whole(where, line, "step")
-        checked.number(where, line, "weight")
         if line.get("loss", "") is not None:  # None: it was not finite, which JSON cannot say
             checked.number(where, line, "loss", least=-math.inf)
-        checked.numbers(where, line.get("seconds") or {})
+            checked.number(where, line, "weight")
+        checked.numbers(where, line.get("seconds") or {}, least=-TINY)
         if line.get("spans"):
             checked.number(where, line, "began")
             _check_spans(where, line["spans"])
@@ -207,7 +210,8 @@ def _losses(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[float]:
     sums: dict[int, list[float]] = {}
     for line in (line for lines in ranks for line in lines):
         loss = math.nan if line["loss"] is None else float(line["loss"])
+        weight = float(line.get("weight") or 0.0)
         entry = sums.setdefault(int(line["step"]), [0.0, 0.0])
-        entry[0] += loss * float(line["weight"])
-        entry[1] += float(line["weight"])
+        entry[0] += loss * weight
+        entry[1] += weight
     return [total / weight for _, (total, weight) in sorted(sums.items()) if weight]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lockstep.report.rows import PARTS, RankRow, Row
-from lockstep.report.units import NONE, digits, duration, rate, share, size, times
+from lockstep.report.units import NONE, digits, duration, rate, share, size, spread, times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         Column(heading="workers", text=lambda row: str(row.workers)),
         Column(heading="threads each", text=lambda row: str(row.threads or NONE)),
         Column(heading="batch", text=lambda row: _batch(row)),
-        Column(heading="time", text=lambda row: _with_spread(row.seconds, row.seconds_spread, row.repeats)),
-        Column(heading="step", text=lambda row: _with_spread(row.step_seconds, row.step_spread, 2)),
+        Column(heading="time", text=lambda row: spread(row.seconds, row.seconds_spread if row.repeats > 1 else None)),
+        Column(heading="step", text=lambda row: spread(row.step_seconds, row.step_spread)),
         Column(heading="samples/s", text=lambda row: rate(row.samples_per_second)),
         Column(heading="speed-up over single", text=lambda row: times(row.speed_up)),
         Column(heading="over single, all cores", text=lambda row: times(row.speed_up_all_cores)),
@@ -74,12 +74,6 @@ def _batch(row: Row) -> str:
         return NONE
     each = "" if row.batch_per_worker is None else f" ({digits(row.batch_per_worker).removesuffix('.0')} each)"
     return f"{row.global_batch:,}{each if row.workers > 1 else ''}"
-
-
-def _with_spread(middle: float | None, spread: tuple[float, float] | None, repeats: int) -> str:
-    if middle is None or spread is None or repeats < 2:
-        return duration(middle)
-    return f"{duration(middle)} ({duration(spread[0])} to {duration(spread[1])})"
 
 
 def _metric(name: str) -> Callable[[Row], str]:

@@ -63,7 +63,12 @@ def whisker(low: float, high: float, y: float, cap: float = 4) -> str:
     """Return a spread from low to high, with caps."""
     n = number
     d = f"M{n(low)} {n(y)}H{n(high)}M{n(low)} {n(y - cap)}V{n(y + cap)}M{n(high)} {n(y - cap)}V{n(y + cap)}"
-    return element("path", d=d, class_="whisker")
+    return element("path", d=d, class_="under") + element("path", d=d, class_="whisker")
+
+
+def key(content: str) -> str:
+    """Return a small picture for a legend; its label says what it is."""
+    return element("svg", content, viewBox="0 0 30 14", class_="key", aria_hidden="true")
 
 
 def picture(width: float, height: float, words: str, content: str, *, style: str = "") -> str:

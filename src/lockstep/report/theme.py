@@ -64,10 +64,12 @@ PARTS = ("data", "forward", "backward", "exchange", "optimizer", "wait")
 MARKS = """
 text{font:13px system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-serif;fill:var(--ink);
 font-variant-numeric:tabular-nums}
-.small{font-size:12px}.strong{font-weight:600}.quiet{fill:var(--quiet)}.warn{fill:var(--warn)}
+.light{font-weight:400}.small{font-size:12px}.strong{font-weight:600}.quiet{fill:var(--quiet)}.warn{fill:var(--warn)}
+.halo{paint-order:stroke;stroke:var(--card);stroke-width:5px;stroke-linejoin:round}
 .grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--quiet);stroke-width:1}
 .fill{fill:var(--c)}.line{stroke:var(--c);fill:none;stroke-linejoin:round;stroke-linecap:round}
-.whisker{stroke:var(--ink);stroke-width:1.5;fill:none}.ideal{stroke:var(--quiet);stroke-width:1.5;
+.flat{stroke-linecap:butt}.whisker{stroke:var(--ink);stroke-width:1.5;fill:none}.under{stroke:var(--card);stroke-width:5;
+opacity:.75;fill:none}.ideal{stroke:var(--quiet);stroke-width:1.5;
 stroke-dasharray:5 5;fill:none}.ring{fill:var(--card);stroke:var(--c);stroke-width:2}
 """
 

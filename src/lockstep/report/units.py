@@ -31,6 +31,15 @@ def duration(seconds: float | None) -> str:
     return f"{digits(seconds * 1e3)} ms" if seconds >= 1e-3 else f"{digits(seconds * 1e6)} µs"
 
 
+def spread(middle: float | None, ends: tuple[float, float] | None) -> str:
+    """Write a duration with its ends, all in one unit: `41.6 ms (40.9 to 44.0)`."""
+    if middle is None or ends is None or not middle:
+        return duration(middle)
+    unit, _ = next(((unit, name) for unit, name in TIME_UNITS[1:] if middle >= unit), TIME_UNITS[-1])
+    low, high = (digits(end / unit) for end in ends)
+    return f"{duration(middle)} ({low} to {high}{' s' if middle >= 120 else ''})"
+
+
 def size(count: float | None) -> str:
     """Write bytes: `387 MiB`, `1.42 GiB`."""
     if count is None:

@@ -38,7 +38,7 @@ def run(name: str, parts: dict[str, float], processes: int, repeat: int = 1) -> 
             if step in (20, 21, 22):
                 start, line["spans"] = 0.0, []
                 for part in PARTS:
-                    line["spans"].append([part, start, seconds[part] * (1 + 0.1 * rank if part == "forward" else 1)])
+                    line["spans"].append([part, start, seconds[part]])
                     start += line["spans"][-1][2]
             lines.append(line)
         ranks.append(tuple(lines))

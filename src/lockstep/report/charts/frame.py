@@ -12,8 +12,22 @@ from lockstep.report.units import plural
 
 WIDE, HALF, NARROW = 1040.0, 500.0, 358.0
 """Widths that a chart is drawn for: all of a laptop's page, half of it, a phone's. Text has the same size in each."""
+DASHES = (None, "7 4", "2 4", "9 3 2 3", "4 3", "12 4", "1 3", "6 2 2 2")
+"""Of lines, so that they are told apart without their colours."""
 BELOW = 46.0
 """Room for an axis and its title."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """An entry of a legend."""
+
+    colour: str
+    """Its class."""
+    label: str
+    """What it stands for."""
+    picture: str = ""
+    """How it is drawn, where that is more than a colour."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +46,8 @@ class Chart:
     """The picture for a laptop."""
     narrow: str
     """The picture for a phone."""
-    legend: tuple[tuple[str, str], ...] = ()
-    """Class and label of each colour, where the picture does not say it."""
+    legend: tuple[Key, ...] = ()
+    """The meaning of colours and marks, where the picture does not say it."""
     headings: tuple[str, ...] = ()
     """Of the table of its numbers."""
     lines: tuple[tuple[str, ...], ...] = ()
@@ -65,10 +79,17 @@ def means(row: Row) -> str:
 
 
 class RowFrame:
-    """Rows under each other with a common scale below; labels stand left of the rows, or above them on a phone."""
+    """Rows under each other with a common scale below; labels stand left of the rows, or above them on a phone.
 
-    def __init__(self, width: float, labels: Sequence[tuple[str, str]], heights: Sequence[float], right: float) -> None:
+    A row has a label, what it ran on, and a height; `right` is the room for figures at the end of the longest row, and
+    `largest` the value that the scale reaches to.
+    """
+
+    def __init__(self, width: float, rows: Sequence[tuple[str, str, float]], *, right: float, largest: float) -> None:
         self.width = width
+        self.largest = largest or 1.0
+        labels = [(main, sub) for main, sub, _ in rows]
+        heights = [height for _, _, height in rows]
         self.labels = labels
         self.heights = heights
         self.above = width < HALF - 1
@@ -84,10 +105,9 @@ class RowFrame:
         first = 24.0 if self.above else 8.0
         return first + sum(self.heights[:place]) + place * self.gap
 
-    @property
-    def room(self) -> float:
-        """How long the longest bar may be."""
-        return self.width - self.left - self.right
+    def length(self, value: float) -> float:
+        """Return how long a bar of this value is."""
+        return value / self.largest * (self.width - self.left - self.right)
 
     def label(self, place: int) -> str:
         """Return the label of a row."""
@@ -98,24 +118,24 @@ class RowFrame:
             both = (
                 f'<tspan class="strong">{escape(main)}</tspan><tspan class="small quiet" dx="8">{escape(sub)}</tspan>'
             )
-            return svg.element("text", both, x=self.left, y=top - 7)
+            return svg.element("text", both, x=0.0, y=top - 7, class_="halo")
         middle = top + height / 2
         room = self.left - 14
         return svg.text(room, middle - 1, svg.shorten(main, room), "strong", "end") + svg.text(
             room, middle + 15, svg.shorten(sub, room, 12), "small quiet", "end"
         )
 
-    def axis(self, largest: float, title: str) -> str:
-        """Return grid, ticks and title of the scale from 0 to `largest`."""
-        values = svg.ticks(largest, 4 if self.above else 7)
+    def axis(self, unit: float, title: str) -> str:
+        """Return grid, ticks and title of the scale, in a unit of so much."""
+        values = svg.ticks(self.largest / unit, 4 if self.above else 7)
         labels = svg.tick_labels(values)
         parts = []
         for value, label in zip(values, labels, strict=True):
-            x = self.left + value / largest * self.room
-            parts.append(svg.line(x, 0 if not self.above else 6, x, self.bottom, "axis" if value == 0 else "grid"))
+            x = self.left + self.length(value * unit)
+            parts.append(svg.line(x, 0, x, self.bottom, "axis" if value == 0 else "grid"))
             anchor = "start" if value == 0 and self.above else "middle"
             parts.append(svg.text(x, self.bottom + 17, label, "small quiet", anchor))
-        middle = self.left if self.above else self.left + self.room / 2
+        middle = self.left if self.above else self.left + self.length(self.largest / 2)
         return "".join(parts) + svg.text(
             middle, self.bottom + 37, title, "small quiet", None if self.above else "middle"
         )
@@ -163,10 +183,17 @@ class Plane:
         parts.append(svg.text((self.left + self.width - self.right) / 2, foot + 40, title, "small quiet", "middle"))
         return "".join(parts)
 
-    def line(self, points: Sequence[tuple[float, float]], kind: str, width: float, dash: str | None = None) -> str:
-        """Return a line through points."""
+    def line(
+        self,
+        points: Sequence[tuple[float, float]],
+        kind: str,
+        width: float,
+        dash: str | None = None,
+        shift: float | None = None,
+    ) -> str:
+        """Return a line through points; its dashes may be shifted."""
         d = "".join(
             f"{'L' if place else 'M'}{svg.number(self.x(x))} {svg.number(self.y(y))}"
             for place, (x, y) in enumerate(points)
         )
-        return svg.element("path", d=d, class_=kind, stroke_width=width, stroke_dasharray=dash)
+        return svg.element("path", d=d, class_=kind, stroke_width=width, stroke_dasharray=dash, stroke_dashoffset=shift)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from lockstep.report import svg
-from lockstep.report.charts.frame import NARROW, WIDE, Chart, Plane, series
+from lockstep.report.charts.frame import DASHES, NARROW, WIDE, Chart, Key, Plane, series
 from lockstep.report.collect import Run
 from lockstep.report.rows import Row
 
@@ -14,6 +15,7 @@ HEIGHT = 340.0
 POINTS = 240
 """More than a screen shows is not drawn."""
 TABLE = 8
+STRIPE = 9.0
 
 
 def chart(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> Chart | None:
@@ -28,11 +30,12 @@ def chart(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> Chart | Non
     return Chart(
         key="losses",
         title="Loss",
-        help="The loss of each step over all ranks. Lines that are the same lie over each other, the first one widest.",
+        help="The loss of each step over all ranks. Ways with the same loss in every step share one line, striped in "
+        "their colours.",
         words=_words(curves),
         wide=_draw(curves, colours, WIDE),
         narrow=_draw(curves, colours, NARROW),
-        legend=tuple((colours[name], name) for name in curves),
+        legend=tuple(_key(name, colours[name], style) for name, style in styles(curves).items()),
         headings=("strategy", *(f"step {step}" for step in shown)),
         lines=tuple(
             (name, *(f"{losses[step]:.6g}" if step < len(losses) else "" for step in shown))
@@ -41,9 +44,48 @@ def chart(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> Chart | Non
     )
 
 
+@dataclass(frozen=True)
+class Style:
+    """How a curve is drawn."""
+
+    width: float
+    dash: str | None = None
+    shift: float | None = None
+
+
+def styles(curves: Mapping[str, Sequence[float]]) -> dict[str, Style]:
+    """Return how to draw the curves, in the order to draw them.
+
+    Equal ones become stripes of one line; the others are thinner, lie on top and differ in their dashes.
+    """
+    equal: dict[tuple[str, ...], list[str]] = {}
+    for name, losses in curves.items():
+        equal.setdefault(_told(losses), []).append(name)
+    found: dict[str, Style] = {}
+    for names in (names for names in equal.values() if len(names) > 1):
+        for place, name in enumerate(names):
+            found[name] = Style(4.0, f"{STRIPE} {STRIPE * (len(names) - 1)}", -STRIPE * place)
+    alone = [name for name in curves if name not in found]
+    first = 1 if found else 0  # a whole line would hide the stripes
+    return found | {name: Style(2.0, DASHES[place % len(DASHES)]) for place, name in enumerate(alone, start=first)}
+
+
+def _told(losses: Sequence[float]) -> tuple[str, ...]:
+    """Return losses to the digits that a 32-bit number has; the mean over ranks rounds below them."""
+    return tuple(f"{loss:.9g}" for loss in losses)
+
+
+def _key(name: str, colour: str, style: Style) -> Key:
+    dash = None if style.shift is not None else style.dash  # a stripe is not told by its dashes
+    line = svg.element(
+        "path", d="M0 7H30", class_=f"line flat {colour}", stroke_width=style.width, stroke_dasharray=dash
+    )
+    return Key(colour=colour, label=name, picture=svg.key(line))
+
+
 def _words(curves: Mapping[str, Sequence[float]]) -> str:
-    first = next(iter(curves.values()))
-    same = [name for name, losses in curves.items() if tuple(losses) == tuple(first)]
+    first = _told(next(iter(curves.values())))
+    same = [name for name, losses in curves.items() if _told(losses) == first]
     told = [f"{name} ends at {losses[-1]:.4f}" for name, losses in curves.items()]
     equal = f" {', '.join(same)} have the same loss in every step." if len(same) > 1 else ""
     return f"Lines of loss by step: {', '.join(told)}.{equal}"
@@ -64,8 +106,6 @@ def _draw(curves: Mapping[str, Sequence[float]], colours: Mapping[str, str], wid
     last = float(max(len(losses) for losses in curves.values()) - 1)
     plane = Plane(width=width, height=HEIGHT, across=(0.0, max(last, 1.0)), up=(low - room, high + room), left=54)
     parts = [plane.axes([tick for tick in svg.ticks(max(last, 1.0), 6) if tick == int(tick)], "step", "loss")]
-    for place, (name, points) in enumerate(lines.items()):
-        # Equal curves must all be seen: each lies on the one before it and is thinner.
-        thick = max(1.6, 9.0 - 2.2 * place)
-        parts.append(plane.line(points, f"line {colours[name]}", thick))
+    for name, style in styles(curves).items():
+        parts.append(plane.line(lines[name], f"line flat {colours[name]}", style.width, style.dash, style.shift))
     return svg.picture(width, HEIGHT, _words(curves), "".join(parts))

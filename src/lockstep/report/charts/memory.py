@@ -50,19 +50,19 @@ def _heights(ranks: int) -> tuple[float, float]:
 
 def _draw(rows: Sequence[Row], colours: dict[str, str], measure: str, width: float) -> str:
     heights = [max(26.0, _heights(len(row.peak_memory))[1] * len(row.peak_memory)) for row in rows]
-    frame = RowFrame(width, [(row.name, means(row)) for row in rows], heights, right=150)
     largest = max(row.largest_memory for row in rows)
+    labels = [(row.name, means(row), height) for row, height in zip(rows, heights, strict=True)]
+    frame = RowFrame(width, labels, right=150, largest=largest)
     unit, name = size_unit(largest)
-    scale = frame.room / largest
-    parts = [frame.axis(largest / unit, f"{measure}, {name}")]
+    parts = [frame.axis(unit, f"{measure}, {name}")]
     for place, row in enumerate(rows):
         thick, way = _heights(len(row.peak_memory))
         first = frame.tops[place] + (heights[place] - way * len(row.peak_memory) + way - thick) / 2
         parts.append(frame.label(place))
         for rank, count in enumerate(row.peak_memory):
             tip = f"{row.name}, rank {rank}: {size(count)}"
-            parts.append(svg.bar(frame.left, first + rank * way, count * scale, thick, colours[row.name], tip))
-        end = frame.left + row.largest_memory * scale + 8
+            parts.append(svg.bar(frame.left, first + rank * way, frame.length(count), thick, colours[row.name], tip))
+        end = frame.left + frame.length(row.largest_memory) + 8
         total = f" ({size(row.total_memory)})" if len(row.peak_memory) > 1 else ""
         middle = frame.tops[place] + heights[place] / 2 + 4.5
         inside = f'{size(row.largest_memory)}<tspan class="small quiet">{total}</tspan>'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lockstep.report import svg
-from lockstep.report.charts.frame import NARROW, WIDE, Chart, RowFrame, means
+from lockstep.report.charts.frame import NARROW, WIDE, Chart, Key, RowFrame, means
 from lockstep.report.rows import PARTS, Row
 from lockstep.report.units import duration, share, time_unit
 
@@ -18,7 +18,7 @@ LABELS = {
     "optimizer": "optimizer",
     "wait": "waiting for the slowest rank",
 }
-LEGEND = tuple((f"p-{part}", LABELS[part]) for part in PARTS)
+LEGEND = tuple(Key(colour=f"p-{part}", label=LABELS[part]) for part in PARTS)
 
 
 def chart(rows: Sequence[Row]) -> Chart | None:
@@ -60,20 +60,20 @@ def _words(rows: Sequence[Row]) -> str:
 
 
 def _draw(rows: Sequence[Row], width: float) -> str:
-    frame = RowFrame(width, [(row.name, means(row)) for row in rows], [BAR] * len(rows), right=80)
     longest = max(_whole(row) for row in rows)
+    frame = RowFrame(width, [(row.name, means(row), BAR) for row in rows], right=80, largest=longest)
     unit, name = time_unit(longest)
-    parts = [frame.axis(longest / unit, f"time of a step, {name}")]
+    parts = [frame.axis(unit, f"time of a step, {name}")]
     for place, row in enumerate(rows):
-        parts += [frame.label(place), _stack(row, frame, frame.tops[place], frame.room / longest)]
+        parts += [frame.label(place), _stack(row, frame, frame.tops[place])]
     return svg.picture(width, frame.height, _words(rows), "".join(parts))
 
 
-def _stack(row: Row, frame: RowFrame, top: float, scale: float) -> str:
+def _stack(row: Row, frame: RowFrame, top: float) -> str:
     x, whole, found = frame.left, _whole(row), []
     for part in PARTS:
         seconds = row.parts.get(part, 0.0)
-        width = seconds * scale
+        width = frame.length(seconds)
         if width < 0.3:
             x += width
             continue

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lockstep.report import svg
-from lockstep.report.charts.frame import HALF, NARROW, Chart, Plane, strategy_series
+from lockstep.report.charts.frame import DASHES, HALF, NARROW, Chart, Key, Plane, strategy_series
 from lockstep.report.compare import Point
 from lockstep.report.rows import Row
 from lockstep.report.units import digits, plural, rate, share, times
 
 HEIGHT = 330.0
-DASHES = (None, "7 4", "2 4", "9 3 2 3", "4 3", "12 4", "1 3", "6 2 2 2")
 
 
 def chart(points: Sequence[Point], rows: Sequence[Row]) -> Chart | None:
@@ -28,7 +27,7 @@ def chart(points: Sequence[Point], rows: Sequence[Row]) -> Chart | None:
         words=_words(points, names),
         wide=_draw(points, names, colours, HALF),
         narrow=_draw(points, names, colours, NARROW),
-        legend=tuple((colours.get(name, "s1"), name) for name in names),
+        legend=tuple(_key(name, colours.get(name, "s1"), place) for place, name in enumerate(names)),
         headings=("strategy", "workers", "samples/s", "speed-up", "efficiency"),
         lines=tuple(
             (p.strategy, str(p.workers), rate(p.samples_per_second), times(p.speed_up), share(p.efficiency))
@@ -69,14 +68,24 @@ def _draw(points: Sequence[Point], names: Sequence[str], colours: dict[str, str]
         own = [point for point in points if point.strategy == name]
         colour = colours.get(name, "s1")
         line = [(float(point.workers), point.samples_per_second) for point in own]
-        parts.append(plane.line(line, f"line {colour}", 2.5, DASHES[place % len(DASHES)]))
+        parts.append(plane.line(line, f"line {colour}", 2.5, DASHES[place % 8]))
         parts += [_mark(plane, point, colour, place) for point in own]
     return svg.picture(width, HEIGHT, _words(points, names), "".join(parts))
 
 
+def _key(name: str, colour: str, place: int) -> Key:
+    line = svg.element(
+        "path", d="M0 7H30", class_=f"line {colour}", stroke_width=2.5, stroke_dasharray=DASHES[place % 8]
+    )
+    return Key(colour=colour, label=name, picture=svg.key(line + _shape(15, 7, colour, place)))
+
+
 def _mark(plane: Plane, point: Point, colour: str, place: int) -> str:
-    x, y = plane.x(point.workers), plane.y(point.samples_per_second)
     tip = f"{point.strategy}: {digits(point.samples_per_second)} samples/s on {plural(point.workers, 'worker')}"
+    return _shape(plane.x(point.workers), plane.y(point.samples_per_second), colour, place, tip)
+
+
+def _shape(x: float, y: float, colour: str, place: int, tip: str = "") -> str:
     n = svg.number
     shapes = (
         f"M{n(x - 5)} {n(y)}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
@@ -84,4 +93,4 @@ def _mark(plane: Plane, point: Point, colour: str, place: int) -> str:
         f"M{n(x)} {n(y - 6)}l5.5 9.5h-11z",
         f"M{n(x)} {n(y - 6)}l6 6l-6 6l-6 -6z",
     )
-    return svg.element("path", d=shapes[place % len(shapes)], class_=f"ring {colour}", data_tip=tip)
+    return svg.element("path", d=shapes[place % len(shapes)], class_=f"ring {colour}", data_tip=tip or None)

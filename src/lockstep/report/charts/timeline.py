@@ -88,18 +88,17 @@ def _lines(found: Strip) -> list[tuple[str, ...]]:
 
 
 def _draw(strips: Sequence[Strip], width: float) -> str:
-    labels = [(found.name, _steps_shown(found)) for found in strips]
     heights = [max(26.0, WAY * len(found.ranks)) for found in strips]
-    frame = RowFrame(width, labels, heights, right=16)
-    longest = max(found.length for found in strips) or 1.0
-    unit, name = time_unit(longest)
-    parts = [frame.axis(longest / unit, f"since the first of these steps began, {name}")]
+    labels = [(found.name, _steps_shown(found), height) for found, height in zip(strips, heights, strict=True)]
+    frame = RowFrame(width, labels, right=16, largest=max(found.length for found in strips))
+    unit, name = time_unit(frame.largest)
+    parts = [frame.axis(unit, f"since the first of these steps began, {name}")]
     for place, found in enumerate(strips):
         parts.append(frame.label(place))
         for line, rank in enumerate(found.ranks):
             top = frame.tops[place] + (heights[place] - WAY * len(found.ranks)) / 2 + line * WAY + 2
             own = [span for span in found.spans if span.rank == rank]
-            parts += [_block(span, found, frame.left, top, frame.room / longest) for span in own]
+            parts += [_block(span, found, frame, top) for span in own]
     return svg.picture(width, frame.height, _words(strips), "".join(parts))
 
 
@@ -108,18 +107,9 @@ def _steps_shown(found: Strip) -> str:
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
-def _block(span: Span, found: Strip, left: float, top: float, scale: float) -> str:
-    # What runs behind something else is drawn as a thin band below it: the exchange behind backward.
-    behind = any(
-        other is not span
-        and other.rank == span.rank
-        and other.start <= span.start
-        and other.start + other.seconds > span.start + 1e-9
-        and (other.seconds > span.seconds or other.start < span.start)
-        for other in found.spans
-    )
-    y, height = (top + LANE - 5, 5.0) if behind else (top, LANE)
+def _block(span: Span, found: Strip, frame: RowFrame, top: float) -> str:
     label = LABELS.get(span.name, span.name)
     tip = f"{found.name}, rank {span.rank}, step {span.step}, {label}: {duration(span.seconds)}"
     kind = f"p-{span.name}" if span.name in PARTS else "p-wait"
-    return svg.block(left + (span.start - found.start) * scale, y, span.seconds * scale, height, kind, tip)
+    start, length = frame.length(span.start - found.start), frame.length(span.seconds)
+    return svg.block(frame.left + start, top, length, LANE, kind, tip)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from lockstep.report import svg, theme
 from lockstep.report.charts.frame import NARROW, WIDE, Chart, RowFrame, means, series
 from lockstep.report.rows import Row
-from lockstep.report.units import duration, time_unit, times
-from lockstep.report.wording import first_line
+from lockstep.report.units import digits, duration, time_unit, times
+from lockstep.report.wording import one_line
 
 BAR = 26.0
 
@@ -29,7 +29,7 @@ def chart(rows: Sequence[Row]) -> Chart | None:
         lines=tuple(
             (row.name, duration(row.seconds), *map(duration, row.seconds_spread), str(row.repeats), times(row.speed_up))
             if row.seconds_spread
-            else (row.name, first_line(row.why_not), "", "", "", "")
+            else (row.name, one_line(row.why_not), "", "", "", "")
             for row in rows
         ),
     )
@@ -58,37 +58,36 @@ def draw(rows: Sequence[Row], width: float) -> str:
 
 
 def _frame(rows: Sequence[Row], width: float) -> RowFrame:
-    labels = [(row.name, means(row)) for row in rows]
-    return RowFrame(width, labels, [BAR] * len(rows), right=118 if width <= NARROW else 150)
+    longest = max((row.seconds_spread[1] for row in rows if row.seconds_spread), default=1.0)
+    labels = [(row.name, means(row), BAR) for row in rows]
+    return RowFrame(width, labels, right=118 if width <= NARROW else 150, largest=longest)
 
 
 def _bars(rows: Sequence[Row], width: float) -> str:
     frame = _frame(rows, width)
-    longest = max((row.seconds_spread[1] for row in rows if row.seconds_spread), default=1.0) or 1.0
-    unit, name = time_unit(longest)
+    unit = time_unit(frame.largest)
     colours = series(rows)
-    scale = frame.room / longest
-    parts = [frame.axis(longest / unit, f"training time, {name}")]
+    parts = [frame.axis(unit[0], f"training time, {unit[1]}")]
     for place, row in enumerate(rows):
-        parts += [frame.label(place), _bar(frame, frame.tops[place], row, colours[row.name], scale)]
+        parts += [frame.label(place), _bar(frame, place, row, colours[row.name], unit)]
     return "".join(parts)
 
 
-def _bar(frame: RowFrame, top: float, row: Row, colour: str, scale: float) -> str:
+def _bar(frame: RowFrame, place: int, row: Row, colour: str, unit: tuple[float, str]) -> str:
+    top = frame.tops[place]
     middle = top + BAR / 2
     if row.seconds is None or row.seconds_spread is None:
         room = frame.width - frame.left - 12
-        reason = svg.shorten(first_line(row.why_not), room)
+        reason = svg.shorten(one_line(row.why_not), room)
         return svg.text(frame.left + 8, middle + 4.5, reason, "warn")
     low, high = row.seconds_spread
     spread = f"{duration(low)} to {duration(high)} over {row.repeats} repeats" if row.repeats > 1 else "one repeat"
     tip = f"{row.name}: {duration(row.seconds)}, {spread}"
-    parts = [svg.bar(frame.left, top, row.seconds * scale, BAR, colour, tip)]
+    parts = [svg.bar(frame.left, top, frame.length(row.seconds), BAR, colour, tip)]
     if row.repeats > 1:
-        parts.append(svg.whisker(frame.left + low * scale, frame.left + high * scale, middle))
-    end = frame.left + high * scale + 10
-    value = duration(row.seconds)
-    parts.append(svg.text(end, middle + 4.5, value, "strong"))
-    if row.speed_up:
-        parts.append(svg.text(end + len(value) * 7.6 + 8, middle + 4.5, times(row.speed_up), "quiet"))
+        parts.append(svg.whisker(frame.left + frame.length(low), frame.left + frame.length(high), middle))
+    end = frame.left + frame.length(high) + 10
+    factor = f'<tspan class="quiet light" dx="8">{times(row.speed_up)}</tspan>' if row.speed_up else ""
+    inside = f"{digits(row.seconds / unit[0])} {unit[1]}{factor}"
+    parts.append(svg.element("text", inside, x=end, y=middle + 4.5, class_="strong"))
     return "".join(parts)

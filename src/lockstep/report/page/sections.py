@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lockstep.report.charts.frame import series
 from lockstep.report.columns import columns, rank_cells, rank_headings
 from lockstep.report.units import plural
-from lockstep.report.wording import COMMAND, first_line, groups, the_rest
+from lockstep.report.wording import COMMAND, groups, one_line, several_lines
 from lockstep.version import __version__
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ def recommendation(comparison: Comparison) -> str:
 
 def chart(drawn: Chart) -> str:
     """Return a chart with its legend, and its numbers as a table that unfolds."""
-    legend = "".join(
-        f'<li><span class="swatch {escape(kind)}"></span>{escape(label)}</li>' for kind, label in drawn.legend
-    )
+    legend = "".join(f"<li>{key.picture or _swatch(key.colour)}{escape(key.label)}</li>" for key in drawn.legend)
     head = "".join(f'<th scope="col"{_n(place > 0)}>{escape(text)}</th>' for place, text in enumerate(drawn.headings))
     body = "".join(
         f'<tr><th scope="row">{escape(line[0])}</th>' + "".join(f'<td class="n">{escape(c)}</td>' for c in line[1:])
@@ -67,7 +65,7 @@ def why(comparison: Comparison) -> str:
     """Return a sentence for each row: where its time goes and what to try, or why it did not run."""
     colours = series(comparison.rows)
     items = "".join(
-        f'<li><h3><span class="swatch {colours[row.name]}"></span>{escape(row.name)}</h3><div>{_reason(row)}</div></li>'
+        f"<li><h3>{_swatch(colours[row.name])}{escape(row.name)}</h3><div>{_reason(row)}</div></li>"
         for row in comparison.rows
     )
     return _section("why", "Why", f'<ul class="why">{items}</ul>')
@@ -78,10 +76,12 @@ def _reason(row: Row) -> str:
     if row.why:
         parts.append(f"<p>{escape(row.why)}</p>")
     if row.why_not:
-        first, rest = first_line(row.why_not), the_rest(row.why_not)
         ended = "Did not run" if not row.repeats else "A repeat failed"
-        parts.append(f'<p class="warned">{ended}: {escape(first)}</p>')
-        parts += [f"<pre>{escape(rest)}</pre>"] if rest.strip() else []
+        parts.append(f'<p class="warned">{ended}: {escape(one_line(row.why_not))}</p>')
+        if whole := several_lines(row.why_not):
+            parts.append(
+                f'<details><summary>The whole message</summary><pre tabindex="0">{escape(whole)}</pre></details>'
+            )
     parts += [f'<p class="note">{escape(note)}</p>' for note in row.notes]
     return "".join(parts) or "<p>Nothing stands out.</p>"
 
@@ -95,7 +95,7 @@ def table(comparison: Comparison) -> str:
     body = []
     for place, row in enumerate(comparison.rows):
         if not row.repeats:
-            reason = escape(first_line(row.why_not))
+            reason = escape(one_line(row.why_not))
             cells = f'<td class="warned" colspan="{len(shown)}">{reason}</td>'
         else:
             cells = "".join(
@@ -154,6 +154,10 @@ def _section(key: str, title: str, content: str, kind: str = "") -> str:
         f'<section id="{key}" class="card {kind}" aria-labelledby="{key}-title">'
         f'<h2 id="{key}-title">{escape(title)}</h2>{content}</section>'
     )
+
+
+def _swatch(colour: str) -> str:
+    return f'<span class="swatch {escape(colour)}"></span>'
 
 
 def _table(caption: str, head: str, body: str) -> str:
