@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from lockstep.cli_bench import Json, bench
+from lockstep.cli_report import report
 from lockstep.errors import BadInput, LockstepError
 from lockstep.version import __version__
 
@@ -36,6 +37,7 @@ app = typer.Typer(
 
 
 app.add_typer(bench, name="bench")
+app.command()(report)
 
 
 class Device(StrEnum):

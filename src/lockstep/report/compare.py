@@ -119,6 +119,7 @@ def shared_settings(run: Run) -> dict[str, Any]:
         "launcher": spec["launcher"],
         "device": run.result.get("device", spec["device"]),
         "sync_batchnorm": spec["sync_batchnorm"],
+        "cpu": run.order.get("cpu"),
         "cpus": run.order.get("cpus"),
     }
 

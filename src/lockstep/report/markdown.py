@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from lockstep.report.columns import columns
-from lockstep.report.wording import COMMAND, groups, one_line
+from lockstep.report.wording import COMMAND, groups
 
 if TYPE_CHECKING:
     from lockstep.report.compare import Comparison
@@ -48,7 +48,7 @@ def _table(comparison: Comparison) -> str:
     for row in comparison.rows:
         cells = [column.text(row) for column in shown]
         if not row.repeats:
-            cells = [one_line(row.why_not), *[""] * (len(shown) - 1)]
+            cells = [row.why_not, *[""] * (len(shown) - 1)]
         lines.append([_plain(cell) for cell in (row.name, *cells)])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -60,7 +60,7 @@ def _stars(comparison: Comparison) -> str:
 
 def _reasons(row: Row) -> list[str]:
     failed = "did not run" if not row.repeats else "a repeat failed"
-    said = [row.why, f"{failed}: {one_line(row.why_not)}" if row.why_not else "", *row.notes]
+    said = [row.why, f"{failed}: {row.why_not}" if row.why_not else "", *row.notes]
     return [f"- **{_plain(row.name)}**: {' '.join(_plain(line) for line in said if line) or 'nothing stands out.'}"]
 
 

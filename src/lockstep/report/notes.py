@@ -69,6 +69,11 @@ def _elsewhere(run: Run, first: Run) -> list[str]:
     other = [f"{name} {mine.get(name)} ({theirs.get(name)})" for name in COMPARED if mine.get(name) != theirs.get(name)]
     if other:
         found.append(f"made with other versions than the first row: {', '.join(other)}")
-    if run.order.get("host") != first.order.get("host"):
-        found.append(f"started on {run.order.get('host')}, the first row on {first.order.get('host')}")
+    if _place(run) != _place(first):
+        found.append(f"started on {_place(run)}, the first row on {_place(first)}")
     return found
+
+
+def _place(run: Run) -> str:
+    cpu = run.order.get("cpu")
+    return f"{run.order.get('host')}{f' ({cpu})' if cpu else ''}"

@@ -40,15 +40,3 @@ def groups(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
         for heading, table in tables.items()
     }
     return {heading: lines for heading, lines in shown.items() if lines}
-
-
-def one_line(reason: str) -> str:
-    """Return a reason in one line: of a traceback, where it was raised and what."""
-    lines = reason.strip().splitlines() or ["not run"]
-    first, last = lines[0].strip().rstrip(":"), lines[-1].strip()
-    return first if len(lines) == 1 else f"{first}: {last}"
-
-
-def several_lines(reason: str) -> str:
-    """Return a reason that has more than its one line; empty if it has not."""
-    return reason.strip() if "\n" in reason.strip() else ""

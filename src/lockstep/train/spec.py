@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import socket
 import sys
@@ -76,10 +77,12 @@ def write_spec(folder: Path, spec: RunSpec, recipe: Recipe, steps: Plan) -> None
                 "global_batch": recipe.global_batch,
                 "epochs": recipe.epochs,
                 "seed": recipe.seed,
+                "source": source_of(spec.recipe),
             },
             "plan": asdict(steps),
             "versions": versions(),
             "host": socket.gethostname(),
+            "cpu": cpu_model(),
             "cpus": usable_cpus(),
             "created": time.time(),
         },
@@ -106,6 +109,22 @@ def versions() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "implementation": sys.implementation.name,
     }
+
+
+def source_of(recipe: str) -> str:
+    """Return the SHA-256 of a recipe's file; empty for a built-in one, which belongs to the version."""
+    path = Path(recipe.partition(":")[0])
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix == ".py" and path.is_file() else ""
+
+
+def cpu_model() -> str:
+    """Return what this host computes with, as its maker calls it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str | None:

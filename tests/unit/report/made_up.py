@@ -100,7 +100,7 @@ def example(recipe: str = "cifar100") -> Comparison:
         )
         runs[name] = [run(name, way["parts"], processes, repeat) for repeat in (1, 2, 3)]
     filled = with_speed_up(rows)
-    why_not = f"rank 1 on host-a failed at step 3:\nTraceback (most recent call last):\n  {HOSTILE}\nMemoryError"
+    why_not = f"rank 1 on host-a failed at step 3: ValueError: {HOSTILE}"
     failed = Row(name="torch-fsdp", strategy="torch-fsdp", workers=2, threads=1, why_not=why_not)
     return Comparison(
         title=f"{recipe}: 4 lanes, 3 repeats each",

@@ -8,7 +8,6 @@ from lockstep.report import svg, theme
 from lockstep.report.charts.frame import NARROW, WIDE, Chart, RowFrame, means, series
 from lockstep.report.rows import Row
 from lockstep.report.units import digits, duration, time_unit, times
-from lockstep.report.wording import one_line
 
 BAR = 26.0
 
@@ -29,7 +28,7 @@ def chart(rows: Sequence[Row]) -> Chart | None:
         lines=tuple(
             (row.name, duration(row.seconds), *map(duration, row.seconds_spread), str(row.repeats), times(row.speed_up))
             if row.seconds_spread
-            else (row.name, one_line(row.why_not), "", "", "", "")
+            else (row.name, row.why_not, "", "", "", "")
             for row in rows
         ),
     )
@@ -78,7 +77,7 @@ def _bar(frame: RowFrame, place: int, row: Row, colour: str, unit: tuple[float, 
     middle = top + BAR / 2
     if row.seconds is None or row.seconds_spread is None:
         room = frame.width - frame.left - 12
-        reason = svg.shorten(one_line(row.why_not), room)
+        reason = svg.shorten(row.why_not, room)
         return svg.text(frame.left + 8, middle + 4.5, reason, "warn")
     low, high = row.seconds_spread
     spread = f"{duration(low)} to {duration(high)} over {row.repeats} repeats" if row.repeats > 1 else "one repeat"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lockstep.report.charts.frame import series
 from lockstep.report.columns import columns, rank_cells, rank_headings
 from lockstep.report.units import plural
-from lockstep.report.wording import COMMAND, groups, one_line, several_lines
+from lockstep.report.wording import COMMAND, groups
 from lockstep.version import __version__
 
 if TYPE_CHECKING:
@@ -77,11 +77,7 @@ def _reason(row: Row) -> str:
         parts.append(f"<p>{escape(row.why)}</p>")
     if row.why_not:
         ended = "Did not run" if not row.repeats else "A repeat failed"
-        parts.append(f'<p class="warned">{ended}: {escape(one_line(row.why_not))}</p>')
-        if whole := several_lines(row.why_not):
-            parts.append(
-                f'<details><summary>The whole message</summary><pre tabindex="0">{escape(whole)}</pre></details>'
-            )
+        parts.append(f'<p class="warned">{ended}: {escape(row.why_not)}</p>')
     parts += [f'<p class="note">{escape(note)}</p>' for note in row.notes]
     return "".join(parts) or "<p>Nothing stands out.</p>"
 
@@ -95,7 +91,7 @@ def table(comparison: Comparison) -> str:
     body = []
     for place, row in enumerate(comparison.rows):
         if not row.repeats:
-            reason = escape(one_line(row.why_not))
+            reason = escape(row.why_not)
             cells = f'<td class="warned" colspan="{len(shown)}">{reason}</td>'
         else:
             cells = "".join(

@@ -1,0 +1,147 @@
+"""Reports from folders of earlier runs: what belongs together, and what may not be put side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import BadInput
+from lockstep.report.gather import gather
+from lockstep.train.records import write_json
+from tests.commands import inside
+from tests.unit.report.folders import change, make_run, order
+
+
+def test_repeats_become_rows(tmp_path: Path) -> None:
+    for repeat, slower in ((1, 1.0), (2, 1.2), (3, 0.9)):
+        make_run(tmp_path / f"ddp-{repeat}", strategy="ddp", workers=2, slower=slower)
+        make_run(tmp_path / f"single-{repeat}", strategy="single", workers=1, slower=2 * slower)
+    make_run(tmp_path / "single-wide-1", strategy="single", workers=1, threads=2)
+    found = gather([tmp_path])
+    assert [(row.name, row.repeats) for row in found.rows] == [("single", 3), ("single, 2 threads", 1), ("ddp", 3)]
+    assert found.rows[2].speed_up == pytest.approx(2.0)
+    assert found.settings["global_batch"] == 32
+    assert len(found.runs["ddp"]) == 3
+
+
+def test_rows_from_two_machines(tmp_path: Path) -> None:
+    here = make_run(tmp_path / "a" / "run", strategy="ddp", workers=2)
+    there = make_run(tmp_path / "b" / "run", strategy="ddp", workers=2, host="host-b", slower=1.5)
+    change(there / "run.json", cpu="Slow CPU")
+    found = gather([here, there])
+    assert [row.name for row in found.rows] == ["ddp, on host-a", "ddp, on host-b"]
+    assert found.rows[1].notes == ("started on host-b (Slow CPU), the first row on host-a",)
+    assert found.hosts == ("host-a", "host-b")
+
+
+def test_more_that_tells_rows_apart(tmp_path: Path) -> None:
+    make_run(tmp_path / "1", strategy="ddp", workers=2)
+    make_run(tmp_path / "2", strategy="ddp", workers=4)
+    other = make_run(tmp_path / "3", strategy="ddp", workers=4)
+    change(other / "result.json", backend="shm")
+    found = gather([tmp_path])
+    assert {row.name for row in found.rows} == {
+        "ddp, 2 workers, gloo",
+        "ddp, 4 workers, gloo",
+        "ddp, 4 workers, shm",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change_recipe", "words"),
+    [
+        ({"name": "other"}, "recipe tiny and other"),
+        ({"global_batch": 64}, "global batch 32 and 64"),
+        ({"seed": 1, "global_batch": 64}, "global batch 32 and 64, seed 0 and 1"),
+        ({"source": "f" * 64}, "recipe file with SHA-256 aaaaaaaaaaaa and ffffffffffff"),
+    ],
+)
+def test_what_is_not_comparable(tmp_path: Path, change_recipe: dict[str, object], words: str) -> None:
+    one = make_run(tmp_path / "one", strategy="single", workers=1, recipe={"source": "a" * 64})
+    two = make_run(tmp_path / "two", strategy="ddp", workers=2, recipe={"source": "a" * 64, **change_recipe})
+    with pytest.raises(BadInput, match=f"one and .*two cannot be compared: {words}. Give folders of runs"):
+        gather([one, two])
+
+
+def test_other_lanes_and_steps(tmp_path: Path) -> None:
+    one, two = (make_run(tmp_path / name, strategy="single", workers=1) for name in ("one", "two"))
+    plan = json.loads((two / "run.json").read_text())["plan"]
+    change(two / "run.json", plan={**plan, "lanes": 8})
+    with pytest.raises(BadInput, match="lanes 4 and 8"):
+        gather([one, two])
+
+
+def test_a_failed_run_is_a_row_with_its_reason(tmp_path: Path) -> None:
+    make_run(tmp_path / "single-1", strategy="single", workers=1)
+    make_run(tmp_path / "ddp-1", strategy="ddp", workers=2)
+    for name, strategy in (("ddp-2", "ddp"), ("dp-1", "dp"), ("torch-ddp-1", "torch-ddp")):
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / "run.json", order(strategy, 2))
+    why = "rank 1 on host-a failed at step 3:\nTraceback\n  x\nValueError: bad"
+    write_json(tmp_path / "ddp-2" / "result.json", {"outcome": "failed", "why": why})
+    write_json(tmp_path / "dp-1" / "result.json", {"outcome": "failed", "why": why})
+    rows = {row.name: row for row in gather([tmp_path]).rows}
+    assert set(rows) == {"single", "ddp", "dp", "torch-ddp"}
+    assert rows["dp"].why_not == "rank 1 on host-a failed at step 3: ValueError: bad"
+    assert "torch-ddp-1 has no result.json" in rows["torch-ddp"].why_not
+    assert rows["ddp"].repeats == 1
+    assert "ValueError: bad" in " ".join(rows["ddp"].notes)
+
+
+def test_the_plan_tells_of_ways_without_a_folder(tmp_path: Path) -> None:
+    make_run(tmp_path / "single-1", strategy="single", workers=1)
+    ways = [{"name": name, "spec": order(name, 1)["spec"]} for name in ("single", "torch-ddp", "dp")]
+    write_json(tmp_path / "plan.json", {"ways": ways})
+    (tmp_path / "comparison.json").write_text(
+        json.dumps({"rows": [{"name": "torch-ddp", "why_not": "needs at least 2 workers"}]})
+    )
+    rows = {row.name: row.why_not for row in gather([tmp_path]).rows}
+    assert rows == {"single": "", "torch-ddp": "needs at least 2 workers", "dp": "not run"}
+    (tmp_path / "plan.json").write_text("{")
+    assert [row.name for row in gather([tmp_path]).rows] == ["single"]
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "all" / "single-1", strategy="single", workers=1)
+    make_run(tmp_path / "all" / "ddp-1", strategy="ddp", workers=2, slower=0.5)
+    done = inside(["report", "all"], tmp_path, monkeypatch, capfd)
+    assert done.code == 0, done.text
+    assert "report: all/report.html" in done.out
+    assert "Fastest" in done.out
+    made = {path.name for path in (tmp_path / "all").iterdir() if path.is_file()}
+    assert made == {"report.html", "comparison.md", "comparison.json", "comparison.svg", "trace.json"}
+    done = inside(["report", "all/single-1", "all/ddp-1", "--out", "new", "--json"], tmp_path, monkeypatch, capfd)
+    assert done.code == 0, done.text
+    assert [row["name"] for row in json.loads(done.out)["rows"]] == ["single", "ddp"]
+    assert (tmp_path / "new" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none"], "none does not exist"),
+        (["file"], "file is not a folder"),
+        (["empty"], "empty is not a run folder (it has no run.json), and holds none"),
+        (["run", "--out", "empty"], "the output folder empty exists already"),
+        (["cut"], "cut/rank-0.jsonl is damaged at line 3"),
+        (["newer"], "newer/run.json has schema 9, and this version reads"),
+    ],
+)
+def test_refused(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    make_run(tmp_path / "run", strategy="single", workers=1)
+    cut = make_run(tmp_path / "cut", strategy="single", workers=1) / "rank-0.jsonl"
+    cut.write_text(cut.read_text()[:600])
+    change(make_run(tmp_path / "newer", strategy="single", workers=1) / "run.json", schema=9)
+    done = inside(["report", *arguments], tmp_path, monkeypatch, capfd)
+    assert done.code == 2, done.text
+    assert words in done.err
