@@ -125,7 +125,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
         (["file"], "file is not a folder"),
         (["empty"], "empty is not a run folder (it has no run.json), and holds none"),
         (["run", "--out", "empty"], "the output folder empty exists already"),
-        (["cut"], "cut/rank-0.jsonl is damaged at line 3"),
+        (["cut"], "cut/rank-0.jsonl is damaged at line 4"),
         (["newer"], "newer/run.json has schema 9, and this version reads"),
     ],
 )
