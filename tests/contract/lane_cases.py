@@ -14,6 +14,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import TensorDataset
 
 from lockstep import Loss, Trainer, World
+from lockstep.recipe import load
+from lockstep.recipes import bytes as bytes_
+from lockstep.recipes import cifar100, mlp
 from lockstep.strategies import processes
 
 LANES, GLOBAL_BATCH, SAMPLES, EPOCHS = 8, 32, 100, 2
@@ -112,6 +115,24 @@ class Case:
     optimizer: Callable[[Any], optim.Optimizer] = with_momentum
     clip: float | None = None
     schedule: Callable[[Any], Any] | None = None
+    data: Callable[[], Any] = data
+    global_batch: int = GLOBAL_BATCH
+    epochs: int = EPOCHS
+
+
+def built_in(name: str, samples: Callable[[], Any]) -> Case:
+    """Return a built-in recipe on a few samples: two whole batches and a short one whose last lanes are empty."""
+    recipe = load(name)
+    return Case(
+        model=recipe.model,
+        loss=recipe.loss,
+        optimizer=recipe.optimizer,
+        clip=recipe.clip,
+        schedule=recipe.schedule,
+        data=samples,
+        global_batch=16,
+        epochs=1,
+    )
 
 
 CASES = {
@@ -130,6 +151,9 @@ CASES = {
     "unused": Case(model=unused),
     "two dtypes": Case(model=mixed, loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]).float()),
     "whole tensors": Case(optimizer=partial(NormScaled, lr=0.01)),
+    "cifar100": built_in("cifar100", lambda: cifar100.make_images(37, part=0)),
+    "mlp": built_in("mlp", lambda: mlp.make_data(37, part=0)),
+    "bytes": built_in("bytes", lambda: bytes_.make_texts(37, part=0)),
 }
 
 
@@ -149,8 +173,8 @@ def train(name: str, strategy: str, world: World, workers: int) -> tuple[str, li
     )
     losses = [
         trainer.step(batch).loss
-        for epoch in range(EPOCHS)
-        for batch in trainer.batches(data(), global_batch=GLOBAL_BATCH, epoch=epoch)
+        for epoch in range(case.epochs)
+        for batch in trainer.batches(case.data(), global_batch=case.global_batch, epoch=epoch)
     ]
     return trainer.digest(), losses
 

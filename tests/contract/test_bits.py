@@ -30,7 +30,6 @@ GROUPS = {
     "shm-8": ("shm", [8]),
     "gloo-2": ("gloo", [2]),
     "gloo-3": ("gloo", [3]),
-    "hosts-1+1": ("gloo", [1, 1]),
     "hosts-2+2": ("gloo", [2, 2]),
     "hosts-1+2": ("gloo", [1, 2]),
     "hosts-4+4": ("gloo", [4, 4]),
@@ -57,6 +56,12 @@ def test_processes(name: str, group: tuple[Ranks, list[int]]) -> None:
 def test_threads(name: str, workers: int) -> None:
     digest, losses = reference(name)
     assert train(name, "dp", World.alone(threads=1), workers) == (digest, list(losses))
+
+
+@pytest.mark.parametrize("name", ["sgd", "cifar100"])
+def test_ddp_alone(name: str) -> None:
+    digest, losses = reference(name)
+    assert train(name, "ddp", World.alone(threads=1), 1) == (digest, list(losses))
 
 
 @pytest.mark.parametrize("name", CASES)

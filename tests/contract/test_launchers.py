@@ -15,6 +15,7 @@ from tests.commands import TINY, Done
 from tests.contract.ways import LAUNCHED, TYPED, make, params
 
 WORKERS = 2
+WAYS = [("inline", 1), *((name, 2) for name in [*LAUNCHED, *TYPED]), *((name, 4) for name in LAUNCHED)]
 FAULTS = {
     "raises": "ValueError: the fourth batch is cursed",
     "killed": "signal 9",
@@ -29,17 +30,18 @@ def seen() -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("name", params([*LAUNCHED, *TYPED]))
-def test_trains(name: str, request: pytest.FixtureRequest, tmp_path: Path, seen: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "workers"), params(WAYS))
+def test_trains(name: str, workers: int, request: pytest.FixtureRequest, tmp_path: Path, seen: dict[str, Any]) -> None:
+    """Also with another number of workers: the bits are those of one process."""
     way, marked = make(name, request, tmp_path)
     out = tmp_path / "out"
-    done = way.run([TINY, "--lanes", "4", "--threads", "1", "--out", str(out)], WORKERS, tmp_path, marked)
+    done = way.run([TINY, "--lanes", "4", "--threads", "1", "--out", str(out)], workers, tmp_path, marked)
     assert done.code == 0, done.text
-    headers = [read_records(out / f"rank-{rank}.jsonl")[0] for rank in range(WORKERS)]
-    assert [header["rank"] for header in headers] == list(range(WORKERS))
-    assert {header["size"] for header in headers} == {WORKERS}
+    headers = [read_records(out / f"rank-{rank}.jsonl")[0] for rank in range(workers)]
+    assert [header["rank"] for header in headers] == list(range(workers))
+    assert {header["size"] for header in headers} == {workers}
     assert {header["device"] for header in headers} == {"cpu"}
-    assert len({header["pid"] for header in headers}) == WORKERS
+    assert len({header["pid"] for header in headers}) == workers
     run = read_run(out)
     assert run.done
     found = {"losses": run.losses, "digest": run.result["digest"], "metrics": run.result["metrics"]}

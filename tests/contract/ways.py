@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,9 +91,10 @@ TYPED = [
 SYSTEM = ("srun", "openmpi", "mpich")
 
 
-def params(names: list[str]) -> list[object]:
-    """Return pytest parameters, with the system mark where a service is needed."""
-    return [pytest.param(name, marks=[pytest.mark.system] if name.startswith(SYSTEM) else []) for name in names]
+def params(names: Sequence[str | tuple[str, int]]) -> list[object]:
+    """Return pytest parameters (a way, or a way and a number of workers), marked where a service is needed."""
+    rows = [name if isinstance(name, tuple) else (name,) for name in names]
+    return [pytest.param(*row, marks=[pytest.mark.system] if row[0].startswith(SYSTEM) else []) for row in rows]
 
 
 def make(name: str, request: pytest.FixtureRequest, cwd: Path) -> tuple[Way, Marked]:
@@ -119,6 +120,7 @@ def make(name: str, request: pytest.FixtureRequest, cwd: Path) -> tuple[Way, Mar
         marked.env["PATH"] = f"{folder}:{marked.env['PATH']}"
         return by_launcher("mpirun"), marked
     plain = {
+        "inline": by_launcher("inline"),
         "spawn": by_launcher("spawn"),
         "torchrun": by_launcher("torchrun"),
         "by hand, tcp": by_hand("tcp"),

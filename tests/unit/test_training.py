@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD, AdamW
+from torch.optim import LBFGS, SGD, Adafactor, AdamW
 from torch.utils.data import Dataset, TensorDataset
 
 from lockstep import Loss, Trainer, World
@@ -175,6 +175,28 @@ def test_a_loss_that_is_no_scalar(returned: object) -> None:
 def test_an_optimizer_object_is_refused() -> None:
     with pytest.raises(BadInput, match="takes a function"):
         trainer(optimizer=SGD(net().parameters(), lr=0.1))
+
+
+class WholeTensors(SGD):
+    """An optimizer that nobody knows."""
+
+
+@pytest.mark.parametrize("strategy", ["single", "dp", "ddp"])
+def test_a_strategy_says_how_it_runs(strategy: str) -> None:
+    for optimizer, said in [
+        (SGD, "on slices"),
+        (AdamW, "on slices"),
+        (Adafactor, "replicated: Adafactor may look at whole tensors"),
+        (WholeTensors, "replicated: WholeTensors may look at whole tensors"),
+    ]:
+        how = trainer(optimizer=lambda ps, kind=optimizer: kind(ps, lr=0.1), strategy=strategy).strategy.how()
+        assert (how.exchange, how.optimizer) == ("in process", said)
+
+
+@pytest.mark.parametrize("strategy", ["single", "dp", "ddp"])
+def test_lbfgs_is_refused_with_a_reason(strategy: str) -> None:
+    with pytest.raises(BadInput, match="LBFGS evaluates the loss several times in a step"):
+        trainer(optimizer=LBFGS, strategy=strategy)
 
 
 def test_strategies_by_name() -> None:

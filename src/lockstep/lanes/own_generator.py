@@ -26,7 +26,7 @@ class OwnGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
-        if _draws(func) and given.get("generator") is None:
+        if _draws(func) and given.get("generator") is None and not _without_dropout(func, args, given):
             if not _takes_generator(func):
                 raise BadInput(
                     f"{func} draws random numbers and takes no generator, so threads cannot keep theirs apart: use ddp"
@@ -38,6 +38,20 @@ class OwnGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @cache
 def _draws(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _without_dropout(func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
+    """Say whether an operation that only draws for its dropout (attention) is called without any."""
+    place = _dropout_place(func)
+    if place is None:
+        return False
+    return bool((args[place] if place < len(args) else given.get("dropout_p", 0.0)) == 0.0)
+
+
+@cache
+def _dropout_place(func: Any) -> int | None:
+    names = [argument.name for argument in func._schema.arguments]
+    return names.index("dropout_p") if "dropout_p" in names else None
 
 
 @cache

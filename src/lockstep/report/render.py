@@ -103,9 +103,11 @@ def run_lines(run: Run) -> list[str]:
     speed = f"{result['steps']} steps in {result['seconds']:.2f} s, {result['samples_per_second']:.0f} samples/s"
     coupled = result.get("depends_on_workers")
     depends = f" (depends on the number of workers: {coupled})" if coupled else ""
+    ran = [f"{what}: {result[what]}" for what in ("exchange", "optimizer") if result.get(what)]
     return [
         f"{name} with {how}, {result['threads']} thread(s) each, {result['device']}",
         f"{speed}, {result['memory_measure']} {memory} MiB",
+        *([", ".join(ran)] if ran else []),
         f"evaluation: {metrics or 'none'}",
         f"digest {result['digest']}{depends}",
         f"run folder {run.folder}",

@@ -53,7 +53,11 @@ class Row:
     batch_per_worker: float | None = None
     """Samples per step of one worker."""
     backend: str = ""
-    """What the workers exchanged over."""
+    """The torch.distributed backend."""
+    exchange: str = ""
+    """What went between workers: the arena of a host, an arena per host and messages, collectives, ..."""
+    optimizer: str = ""
+    """Whether the optimizer ran on slices, or why it was replicated."""
     repeats: int = 0
     """How many runs ended well."""
     seconds: float | None = None
@@ -143,6 +147,8 @@ def summarise(name: str, workers: int, threads: int, runs: Sequence[Run], why_no
         global_batch=batch,
         batch_per_worker=batch / workers if batch else None,
         backend=str(last.get("backend") or ""),
+        exchange=str(last.get("exchange") or ""),
+        optimizer=str(last.get("optimizer") or ""),
         repeats=len(runs),
         seconds=statistics.median(seconds),
         seconds_spread=(min(seconds), max(seconds)),

@@ -76,6 +76,16 @@ class StepStats:
         return cls(step, loss, weight, clock.seconds, clock.spans, clock.hidden, clock.ready, sent)
 
 
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How a strategy came to run on this world, for records and reports; empty where there is nothing to tell."""
+
+    exchange: str = ""
+    """What goes between workers: `in process`, `arena`, `arena + gloo`, `collectives over gloo`, ..."""
+    optimizer: str = ""
+    """`on slices`, or `replicated: ` and why."""
+
+
 class LaneLoss(NamedTuple):
     """One lane's loss as a sum with a weight."""
 
@@ -107,6 +117,10 @@ class Strategy(ABC):
     @abstractmethod
     def step(self, batch: Batch, clock: Clock) -> StepStats:
         """Train on this worker's part of one global batch, and book its time on the clock."""
+
+    def how(self) -> How:
+        """Say how this strategy runs here."""
+        return How()
 
     @property
     def module(self) -> nn.Module:

@@ -12,7 +12,7 @@ from lockstep.comm.exact import Collective, Exchange, InProcess, SharedArena
 from lockstep.comm.hosts import ArenaPerHost, host_arena, ranks_by_host
 from lockstep.comm.tell import tell_all, tell_tensors
 from lockstep.errors import BadInput
-from lockstep.strategies.base import StepStats, Strategy, Training
+from lockstep.strategies.base import How, StepStats, Strategy, Training
 from lockstep.strategies.exact import ExactWorker, arena_bytes
 from lockstep.strategies.plain_state import named_state, optimizer_state, optimizer_state_dict
 
@@ -42,6 +42,10 @@ class Exact(Strategy):
         lanes = {lane.lane: lane for lane in batch.lanes if lane.samples}
         filler = next((lane for lane in batch.lanes if not lane.samples), None)
         return self.worker.step(batch.step, lanes, self.lane_loss, filler, clock=clock)
+
+    def how(self) -> How:
+        """Say which exchange was chosen, and how the optimizer runs."""
+        return self.worker.how
 
     def state(self) -> dict[str, Tensor]:
         """Return the whole state on every rank."""

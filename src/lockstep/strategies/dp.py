@@ -17,7 +17,7 @@ from lockstep.data.loader import LaneBatch
 from lockstep.errors import BadInput
 from lockstep.lanes.own_generator import OwnGenerator
 from lockstep.lanes.rng import lane_seed
-from lockstep.strategies.base import LaneLoss, StepStats, Strategy, Training
+from lockstep.strategies.base import How, LaneLoss, StepStats, Strategy, Training
 from lockstep.strategies.exact import ExactWorker
 from lockstep.strategies.plain_state import named_state, optimizer_state, optimizer_state_dict
 
@@ -66,6 +66,10 @@ class DP(Strategy):
         stats = self._together(work)[0]
         clock.lap("wait")  # until the last thread is done
         return stats
+
+    def how(self) -> How:
+        """Say how the optimizer runs; the threads share everything."""
+        return self.workers[0].how
 
     def state(self) -> dict[str, Tensor]:
         """Return the whole state."""

@@ -24,7 +24,7 @@ from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Fold, cover, folding
 from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
-from lockstep.strategies.base import LaneLoss, StepStats, Training, backward
+from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backward
 from lockstep.strategies.flat_model import FlatModel
 
 if TYPE_CHECKING:
@@ -56,8 +56,10 @@ class ExactWorker:
         self.exchange, self.training, self.device = exchange, training, device
         trained = [p for p in training.model.parameters() if p.requires_grad]
         self.optimizer: Optimizer = sliced.make_optimizer(training.optimizer, trained)
-        self.replicated = not sliced.is_elementwise(self.optimizer)
-        """An optimizer that looks at whole tensors runs on every worker, on whole tensors."""
+        why = sliced.why_replicated(self.optimizer)
+        self.replicated = bool(why)
+        """An optimizer that looks at whole tensors runs on whole tensors, once for each copy of the weights."""
+        self.how = How(exchange=exchange.name, optimizer=f"replicated: {why}" if why else "on slices")
         self.flat = FlatModel(training.model, sliced.group_keys(self.optimizer, trained), exchange.workers)
         self._weights = [exchange.weights(s.numel, s.key[1], device) for s in self.flat.sections]  # type: ignore[index]
         self.flat.attach(self._weights, fill=exchange.rank == 0 or not exchange.shares_memory)

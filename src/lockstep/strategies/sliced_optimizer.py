@@ -65,9 +65,11 @@ def group_keys(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> list
     return [found[id(parameter)] for parameter in parameters]
 
 
-def is_elementwise(optimizer: Optimizer) -> bool:
-    """Say whether an optimizer may run on slices."""
-    return type(optimizer) in ELEMENTWISE
+def why_replicated(optimizer: Optimizer) -> str:
+    """Return why an optimizer may not run on slices; empty if it may."""
+    if type(optimizer) in ELEMENTWISE:
+        return ""
+    return f"{type(optimizer).__name__} may look at whole tensors"
 
 
 def slice_optimizer(

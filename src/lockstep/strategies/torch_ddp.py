@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import BadInput
 from lockstep.nn.convert import without_samples
-from lockstep.strategies.base import LaneLoss, StepStats, Strategy, Training, backward, scale_gradients
+from lockstep.strategies.base import How, LaneLoss, StepStats, Strategy, Training, backward, scale_gradients
 from lockstep.strategies.ddp_timer import DDPTimer
 
 if TYPE_CHECKING:
@@ -54,6 +54,12 @@ class TorchDDP(Strategy):
     def optimizer(self) -> Optimizer:
         """This rank's own copy of the optimizer."""
         return self._optimizer
+
+    def how(self) -> How:
+        """Say what PyTorch does."""
+        return How(
+            exchange=f"torch DDP over {self.world.backend}", optimizer="replicated: every worker updates its own copy"
+        )
 
     def step(self, batch: Batch, clock: Clock) -> StepStats:
         """Accumulate this rank's lanes; the last one's backward also reduces over the ranks."""

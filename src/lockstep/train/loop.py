@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -53,7 +54,7 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         sync_batchnorm=spec.sync_batchnorm,
         measure=spec.measure,
     )
-    records.write(header(world, plan))
+    records.write({**header(world, plan), **asdict(trainer.strategy.how())})
     _wait_for_all(world)
     log = StepLog(records, world.device, spec.measure)
     started = time.time()
@@ -64,7 +65,8 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         seconds = run_steps(trainer, source, log, progress, pauses)
     metrics = _evaluate(trainer, recipe, plan)
     coupled = "SyncBatchNorm" if spec.sync_batchnorm else ""
-    leave_result(folder, world, log, Ended(plan, recipe, trainer.digest(), metrics, started, seconds, coupled))
+    how = trainer.strategy.how()
+    leave_result(folder, world, log, Ended(plan, recipe, trainer.digest(), metrics, started, seconds, coupled, how))
 
 
 def run_steps(

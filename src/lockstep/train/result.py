@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from lockstep.strategies.base import How
 from lockstep.train import memory
 from lockstep.train.records import read_json, write_json
 from lockstep.train.steps import RankFigures, StepLog, waited, warmup
@@ -41,6 +42,8 @@ class Ended:
     """Of all steps."""
     depends_on_workers: str = ""
     """What makes the digest depend on the number of workers, if anything does."""
+    how: How = How()
+    """How the strategy ran."""
 
     @property
     def samples(self) -> int:
@@ -110,6 +113,7 @@ def _result(world: World, log: StepLog, ended: Ended, ranks: list[dict[str, Any]
         "measured": log.measure,
         "digest": ended.digest,
         "depends_on_workers": ended.depends_on_workers,
+        **asdict(ended.how),
         "seconds": ended.seconds,
         "warmup_steps": warmup(len(log.totals)),
         "step_seconds": slowest["step_seconds"],
