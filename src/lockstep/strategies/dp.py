@@ -105,6 +105,8 @@ class DP(Strategy):
         futures = [self._threads.submit(guarded, rank) for rank in range(self.training.workers)]
         wait(futures)
         errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            self._threads.shutdown()  # the barrier is broken for good, and so is this strategy
         for error in errors:
             if not isinstance(error, BrokenBarrierError):
                 raise error

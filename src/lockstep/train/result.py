@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +42,7 @@ class Ended:
     """Of all steps."""
     depends_on_workers: str = ""
     """What makes the digest depend on the number of workers, if anything does."""
-    how: How = How()
+    how: How = field(default_factory=How)
     """How the strategy ran."""
 
     @property
