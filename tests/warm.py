@@ -3,4 +3,5 @@
 import torch._dynamo  # noqa: F401 - torch.optim imports it at the first step, for a second in each rank
 
 import lockstep.comm.arena
-import lockstep.comm.shm  # noqa: F401
+import lockstep.comm.shm
+import lockstep.nn  # noqa: F401

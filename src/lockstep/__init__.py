@@ -9,11 +9,12 @@ from lockstep.comm.register import register as _register_shm
 from lockstep.version import __version__
 
 if TYPE_CHECKING:
+    from lockstep import data, nn
     from lockstep.recipe import Loss, Recipe
     from lockstep.train.trainer import Trainer
     from lockstep.world import World, join
 
-__all__ = ["Loss", "Recipe", "Trainer", "World", "__version__", "join"]
+__all__ = ["Loss", "Recipe", "Trainer", "World", "__version__", "data", "join", "nn"]
 
 # Looked up on first use: the command line must answer before torch is imported.
 _HOMES = {
@@ -23,9 +24,12 @@ _HOMES = {
     "World": "lockstep.world",
     "join": "lockstep.world",
 }
+_PARTS = ("data", "nn")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"lockstep.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

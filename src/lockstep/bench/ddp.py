@@ -13,7 +13,14 @@ from lockstep.bench.ranks import run_ranks
 if TYPE_CHECKING:
     from rich.table import Table
 
-WAYS = ("no communication", "torch DDP, gloo", "torch DDP, shm", "lockstep ddp")
+WAYS = (
+    "no communication",
+    "torch DDP, gloo",
+    "torch DDP, shm",
+    "drop-in, gloo",
+    "drop-in, shm",
+    "lockstep ddp",
+)
 MODELS = ("mlp", "cifar100", "500 small tensors")
 WORKERS = (2, 4)
 

@@ -56,7 +56,11 @@ def make_step(way: str, recipe: Recipe, world: lockstep.World, groups: dict[str,
     model: nn.Module = recipe.model()
     if way != "no communication":
         group = groups[way.rpartition(" ")[2]]
-        model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
+        if way.startswith("torch"):
+            model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
+        else:
+            exact = "exact" in way
+            model = lockstep.nn.DistributedDataParallel(model, process_group=group, exact=exact)
     optimizer = recipe.optimizer(model.parameters())
 
     def step() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""Every rank's tensor in one; the name changed after torch 2.12."""
 
 
 def tell_text(text: str, device: str = "cpu") -> str:
@@ -21,14 +25,14 @@ def tell_text(text: str, device: str = "cpu") -> str:
     return bytes(data.tolist()).decode()
 
 
-def tell_all(text: str, device: str = "cpu") -> list[str]:
-    """Return every rank's text on every rank, in rank order."""
+def tell_all(text: str, device: str = "cpu", group: dist.ProcessGroup | None = None) -> list[str]:
+    """Return every rank's text on every rank, in rank order; of a group, or of all."""
     data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
-    lengths = [torch.empty((), dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
-    dist.all_gather(lengths, torch.tensor(len(data), device=device))
+    lengths = [torch.empty((), dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(lengths, torch.tensor(len(data), device=device), group=group)
     longest = max(1, *(int(length) for length in lengths))
     rows = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in lengths]
-    dist.all_gather(rows, torch.nn.functional.pad(data, (0, longest - len(data))))
+    dist.all_gather(rows, torch.nn.functional.pad(data, (0, longest - len(data))), group=group)
     return [bytes(row[: int(length)].tolist()).decode() for row, length in zip(rows, lengths, strict=True)]
 
 

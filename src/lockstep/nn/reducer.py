@@ -1,0 +1,204 @@
+"""Gradients into buckets during backward, and the mean over the ranks out of them.
+
+    1  a hook per parameter: its gradient is there. A large one is put into its bucket at once
+    2  the last of a bucket: the small ones are put there together; `.grad` becomes a view of the bucket
+    3  buckets are exchanged in their fixed order, each as soon as those before it are on their way
+    4  the end of backward: what is missing counts as zero and is flagged; wait for all
+    5  a flag that is not 0: every rank has seen it, so all tell each other what was missing
+
+[Note: the flag] A rank that lacks a gradient must not keep the others waiting, and a second collective in every step
+to ask for it would cost as much as a bucket. So the question travels in the bucket itself, as one element more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from lockstep.errors import BadInput
+from lockstep.nn.filling import Filling
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from lockstep.nn.buckets import Bucket, Parameter
+    from lockstep.nn.missing import Missing
+    from lockstep.nn.reduction import Reduction
+
+IDLE, ARMED, BEGUN = range(3)
+
+
+class Reducer:
+    """Watches the parameters of one model; `arm` it before a backward whose gradients are to be reduced.
+
+    `late` waits with every exchange for the end of backward, so that a parameter may become ready several times.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        like: Sequence[Parameter],
+        buckets: Sequence[Bucket],
+        reduction: Reduction,
+        missing: Missing,
+        *,
+        late: bool,
+    ) -> None:
+        self._parameters, self._like, self._buckets = parameters, like, buckets
+        self._reduction, self._missing, self._late = reduction, missing, late
+        self._fillings: list[Filling] = []
+        self._mode = [IDLE]
+        self._fired = [False] * len(parameters)
+        self._left = [len(bucket.slots) for bucket in buckets]
+        self._next = 0
+        self._unread: list[int] | None = None
+        self.share = 1.0
+        """What the mean is multiplied by: more than 1 where only the ranks that still have data count."""
+        self._handles = [
+            parameters[slot.index].register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            for number, bucket in enumerate(buckets)
+            for position, slot in enumerate(bucket.slots)
+            for hook in [self._hook(number, position)]
+        ]
+
+    def arm(self) -> None:
+        """Have the next backward reduce; one that failed half-way is forgotten."""
+        if self._mode[0] == BEGUN:
+            self._reduction.forget()
+            self._reset()
+        self._mode[0] = ARMED
+
+    def disarm(self) -> None:
+        """Have the next backward keep its gradients to itself."""
+        self._mode[0] = IDLE
+
+    def detach(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+    def check(self) -> None:
+        """Settle what could not be read at the end of the last backward without waiting for the device."""
+        if self._unread is not None:
+            missed, self._unread = self._unread, None
+            self._settle(missed)
+
+    def shadow(self) -> None:
+        """Take part in the reduction of ranks that still have data, with nothing to add."""
+        self._allocate()
+        for filling in self._fillings:
+            filling.flat.zero_()
+            self._reduction.begin(filling.wire)
+        self._reduction.finish()
+        self._settle(None)
+
+    # -- during backward: called once per parameter, so as little as possible
+
+    def _hook(self, number: int, position: int) -> Callable[[Tensor], None]:
+        mode, fired, left = self._mode, self._fired, self._left
+        slot = self._buckets[number].slots[position]
+        index, fillings = slot.index, self._fillings
+        begin, again, complete = self.begin, self._again, self._complete
+
+        def ready(_: Tensor) -> None:
+            if mode[0] != BEGUN:
+                if mode[0] == IDLE:
+                    return
+                begin()
+            if fired[index]:
+                again(index)
+            fired[index] = True
+            left[number] -= 1
+            if not left[number]:
+                complete(number)
+
+        def ready_large(_: Tensor) -> None:
+            if mode[0] == ARMED:
+                begin()
+            if mode[0] == BEGUN:
+                if not fired[index]:
+                    with torch.no_grad():
+                        fillings[number].put_large(position)  # 1
+                ready(_)
+
+        def ready_late(_: Tensor) -> None:
+            if mode[0] == ARMED:
+                begin()
+
+        return ready_late if self._late else ready_large if slot.large else ready
+
+    def begin(self, _: object = None) -> None:
+        """Note that a backward has begun; more than once does no harm."""
+        if self._mode[0] == ARMED:
+            self._allocate()
+            self._mode[0] = BEGUN
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+
+    def _again(self, index: int) -> None:
+        raise BadInput(
+            f"parameter {self._like[index].name} got its gradient twice in one backward, and the first may be on its "
+            "way to the other ranks. A re-entrant checkpoint does that: use torch.utils.checkpoint(..., "
+            "use_reentrant=False), or pass static_graph=True, which exchanges all gradients after backward"
+        )
+
+    def _complete(self, number: int) -> None:
+        with torch.no_grad():
+            self._fillings[number].put_small()  # 2
+        left, count = self._left, len(self._buckets)
+        while self._next < count and not left[self._next]:
+            self._reduction.begin(self._fillings[self._next].wire)  # 3
+            self._next += 1
+
+    # -- after it
+
+    def _end(self) -> None:
+        try:
+            with torch.no_grad():
+                missed = self._fill()
+                self._reduction.finish()
+                if self.share != 1.0:
+                    for filling in self._fillings:
+                        filling.flat.mul_(self.share)
+        finally:
+            self._reset()
+        # Where reading a flag would make the host wait for the device, it is read before the next forward.
+        if self._fillings[0].flat.is_cpu or self._missing.allowed:
+            self._settle(missed)
+        else:
+            self._unread = missed
+
+    def _fill(self) -> list[int]:
+        """Step 4: send what was not complete; return the parameters without a gradient."""
+        missed: list[int] = []
+        for number in range(self._next, len(self._buckets)):
+            filling, slots = self._fillings[number], self._buckets[number].slots
+            if self._left[number]:
+                done = [self._fired[slot.index] for slot in slots]
+                missed += [slots[position].index for position in filling.put_rest(done)]
+            self._reduction.begin(filling.wire)
+        return missed
+
+    def _settle(self, missed: list[int] | None) -> None:
+        """Step 5; None: this rank had no part in that backward."""
+        flagged = [filling for filling in self._fillings if bool(filling.flag)]
+        if not flagged:
+            return
+        for filling in flagged:
+            filling.flag.zero_()
+        elsewhere = self._missing.agree(missed)
+        for filling, bucket in zip(self._fillings, self._buckets, strict=True):
+            for position, slot in enumerate(bucket.slots):
+                if slot.index in elsewhere:
+                    filling.attach(position)
+
+    def _allocate(self) -> None:
+        if not self._fillings:
+            scale = self._reduction.scale
+            self._fillings += [Filling(bucket, self._parameters, self._like, scale) for bucket in self._buckets]
+
+    def _reset(self) -> None:
+        self._mode[0], self._next = IDLE, 0
+        self._left[:] = [len(bucket.slots) for bucket in self._buckets]
+        self._fired[:] = [False] * len(self._fired)

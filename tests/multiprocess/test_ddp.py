@@ -1,0 +1,197 @@
+"""Our DistributedDataParallel trains as torch's does, over gloo and shm; and what happens where torch's would hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.multiprocess import ddp_cases as cases
+from tests.ranks import Outcome, Ranks
+
+SIZE = 3
+FLOAT = "torch.float32, strides [200, 1]"
+
+
+@pytest.fixture(scope="module", params=["gloo", "shm"])
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    with Ranks(SIZE, request.param) as started:
+        yield started
+
+
+def same(ranks: Ranks, case: Callable[..., Any], *args: Any) -> None:
+    for rank, (expected, found) in enumerate(ranks.run(case, *args)):
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), f"rank {rank}"
+
+
+def failures(ranks: Ranks, case: Callable[..., Any], *args: Any) -> list[Outcome]:
+    ranks.start(case, *args)
+    found = ranks.outcomes()
+    return [found[rank] for rank in range(ranks.size)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bucket_cap_mb": 0.01},
+        {"find_unused_parameters": True},
+        {"static_graph": True},
+        {"exact": True},
+        {"exact": True, "bucket_cap_mb": 0.05},
+    ],
+    ids=["plain", "many-buckets", "unused", "static", "exact", "exact-buckets"],
+)
+def test_trains_as_torch_does(ranks: Ranks, options: dict[str, Any]) -> None:
+    same(ranks, cases.trained, options)
+
+
+def test_gradients_set_to_zero(ranks: Ranks) -> None:
+    same(ranks, cases.trained, {}, False)
+
+
+@pytest.mark.parametrize(
+    "case", [cases.accumulated, cases.unused_allowed, cases.patterns, cases.after_an_error, cases.sync_batchnorm]
+)
+def test_as_torch_does(ranks: Ranks, case: Callable[..., Any]) -> None:
+    same(ranks, case)
+
+
+def test_gradients_are_views(ranks: Ranks) -> None:
+    for storages, stays in ranks.run(cases.views):
+        assert storages == 1  # 0.3 MB: one bucket
+        assert all(stays)
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_unused_parameters_are_named(ranks: Ranks, everywhere: bool) -> None:
+    where = "every rank" if everywhere else f"rank {SIZE - 1}"
+    for outcome in failures(ranks, cases.unused, everywhere):
+        assert outcome.error == "BadInput", outcome.trace
+        assert f"2 parameters got no gradient in this backward: spare.weight ({where}), spare.bias ({where})" in (
+            outcome.text
+        )
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("frozen", "parameter first.weight was frozen (requires_grad_(False)) after wrapping"),
+        ("unfrozen", "parameter last.bias was unfrozen (requires_grad_(True)) after wrapping"),
+        ("added", "parameter extra.weight was added after wrapping"),
+        ("reshaped", "parameter spare.bias changed its shape from [3] to [4] after wrapping"),
+        ("replaced", "parameter again.weight was replaced by another tensor after wrapping"),
+        ("dtype", "parameter first.weight changed its dtype from torch.float32 to torch.float64 after wrapping"),
+    ],
+)
+def test_a_change_after_wrapping_is_named(ranks: Ranks, how: str, words: str) -> None:
+    for outcome in failures(ranks, cases.changed, how):
+        assert outcome.error == "BadInput", outcome.trace
+        assert words in outcome.text
+
+
+def test_a_module_without_parameters_may_be_added(ranks: Ranks) -> None:
+    ranks.run(cases.harmless_change)
+
+
+def test_buffers_are_those_of_rank_0(ranks: Ranks) -> None:
+    for rank, (shared, own, count) in enumerate(ranks.run(cases.buffers)):
+        assert shared == 0.0
+        assert own == rank
+        assert count == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("shape", f"rank 0 has parameter last.weight: [3, 200] {FLOAT}; rank 2 has parameter last.weight: [4, 200]"),
+        ("dtype", "rank 2 has parameter middle.weight: [200, 200] torch.float64"),
+        ("name", f"rank 0 has parameter spare.weight: [3, 200] {FLOAT}; rank 2 has parameter other.weight"),
+        ("fewer", "rank 2 has buffer norm.running_mean"),
+        ("options", "bucket_cap_mb=1"),
+    ],
+)
+def test_different_models_are_refused_on_all_ranks(ranks: Ranks, how: str, words: str) -> None:
+    for outcome in failures(ranks, cases.different_models, how):
+        assert outcome.error == "BadInput", outcome.trace
+        assert words in outcome.text
+
+
+@pytest.mark.parametrize(("divide", "accumulate"), [(True, False), (False, False), (True, True)])
+def test_data_that_run_out_at_different_times(ranks: Ranks, divide: bool, accumulate: bool) -> None:
+    same(ranks, cases.joined, divide, accumulate)
+    found = [ours for _, ours in ranks.run(cases.joined, divide, accumulate)]
+    assert all(one == found[0] for one in found)
+
+
+def test_a_join_that_ends_with_the_first(ranks: Ranks) -> None:
+    assert all(outcome.error == "RuntimeError" for outcome in failures(ranks, cases.joined_early))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_mixed_dtypes(ranks: Ranks, exact: bool) -> None:
+    limits = {"torch.bfloat16": 0.03, "torch.float16": 0.01, "torch.float64": 1e-6}
+    for found in ranks.run(cases.mixed_dtypes, exact):
+        for dtype, error in found:
+            assert error <= limits.get(dtype, 1e-6), dtype
+
+
+@pytest.mark.parametrize(
+    ("reentrant", "options"), [(False, {}), (True, {"static_graph": True})], ids=["plain", "reentrant"]
+)
+def test_activation_checkpointing(ranks: Ranks, reentrant: bool, options: dict[str, Any]) -> None:
+    same(ranks, cases.checkpointed, reentrant, options)
+
+
+def test_a_reentrant_checkpoint_is_named(ranks: Ranks) -> None:
+    for outcome in failures(ranks, cases.checkpointed_by_mistake):
+        assert outcome.error == "BadInput", outcome.trace
+        assert "layer.0" in outcome.text or "first" in outcome.text
+        assert "use_reentrant=False" in outcome.text
+
+
+@pytest.mark.parametrize(("compiler", "outside"), [("eager", False), ("aot_eager", False), ("eager", True)])
+def test_compiled_model(ranks: Ranks, compiler: str, outside: bool) -> None:
+    same(ranks, cases.compiled, compiler, outside)
+
+
+def test_copies_and_pickles(ranks: Ranks) -> None:
+    assert ranks.run(cases.copies) == [[]] * SIZE
+
+
+def test_stock_arguments(ranks: Ranks) -> None:
+    ranks.run(cases.accepted)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device_ids": [0]}, "device 0 was given for a model on cpu"),
+        ({"output_device": 0}, "output_device=0 without device_ids"),
+        ({"mixed_precision": True}, "use torch.autocast"),
+        ({"device_mesh": 1}, "process_group=mesh.get_group()"),
+        ({"bucket_cap": 1}, "did you mean 'bucket_cap_mb_list'?"),
+    ],
+)
+def test_refused_arguments(ranks: Ranks, options: dict[str, Any], words: str) -> None:
+    for outcome in failures(ranks, cases.refused, options):
+        assert words in outcome.text
+
+
+def test_exact_bits_depend_on_nothing() -> None:
+    found = set()
+    for backend in ("gloo", "shm"):
+        with Ranks(SIZE, backend) as ranks:
+            for cap in (None, 0.01, 0.3):
+                found |= set(ranks.run(cases.exact_bits, cap))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("backend", ["gloo", "shm"])
+def test_a_dead_rank_is_an_error_on_the_others(backend: str) -> None:
+    with Ranks(SIZE, backend) as ranks:
+        first, second, third = failures(ranks, cases.die)
+        assert third.died
+        for outcome in (first, second):
+            assert outcome.error in ("RuntimeError", "PeerLost", "DistBackendError"), outcome.trace
