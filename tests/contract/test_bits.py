@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from lockstep import Trainer, World
-from tests.contract.lane_cases import CASES, data, mean, net, sgd, train, train_here
+from lockstep.errors import BadInput
+from lockstep.strategies import ddp
+from tests.contract.lane_cases import CASES, data, mean, net, sgd, train, train_here, world_of
 from tests.ranks import Ranks
 
 
@@ -49,6 +51,26 @@ def test_processes(name: str, group: tuple[Ranks, list[int]]) -> None:
     digest, losses = reference(name)
     for found in ranks.run(train_here, name, ranks.backend, hosts):
         assert found == (digest, list(losses))
+
+
+def refused_by_one_host(rank: int, size: int, hosts: list[int]) -> str:
+    """Host 1 has no memory to share; what all ranks then use, and say."""
+
+    def no_arena(*_: object) -> None:
+        raise BadInput("only 3.0 MiB may still be taken")
+
+    world = world_of(rank, size, "gloo", hosts)
+    with pytest.MonkeyPatch.context() as patch:
+        if world.node == 1:
+            patch.setattr(ddp, "host_arena", no_arena)
+        trainer = Trainer(world, net, sgd(), mean, strategy="ddp", lanes=8)
+    return trainer.strategy.how().exchange
+
+
+def test_a_host_that_refuses_an_arena_is_heard_of_on_all() -> None:
+    with Ranks(3, "gloo") as ranks:
+        said = ranks.run(refused_by_one_host, [1, 2])
+    assert said == ["collectives over gloo (no arena: only 3.0 MiB may still be taken)"] * 3
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
