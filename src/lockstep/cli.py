@@ -9,13 +9,14 @@ import signal
 import sys
 import time
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from lockstep.cli_bench import Json, bench
+from lockstep.cli_bench import bench
+from lockstep.cli_compare import compare
+from lockstep.cli_options import Json, LauncherOption, Out, RecipeOptions, Threads, with_recipe_options
 from lockstep.cli_report import report
 from lockstep.errors import BadInput, LockstepError
 from lockstep.version import __version__
@@ -37,44 +38,10 @@ app = typer.Typer(
 
 
 app.add_typer(bench, name="bench")
+app.command()(compare)
 app.command()(report)
 
 
-class Device(StrEnum):
-    """What to compute on."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    xpu = "xpu"
-    mps = "mps"
-
-
-RecipeArgument = Annotated[str, typer.Argument(help="file.py, file.py:function, or cifar100, mlp, bytes.")]
-Workers = Annotated[int | None, typer.Option(help="How many workers.", show_default="2 to compare, else 1")]
-Lanes = Annotated[
-    int | None,
-    typer.Option(help="Fixed slices of the global batch; more lanes than workers is accumulation."),
-]
-Threads = Annotated[int | None, typer.Option(help="Threads per worker.", show_default="CPUs // workers")]
-Steps = Annotated[int | None, typer.Option(help="Stop after so many steps.")]
-Epochs = Annotated[int | None, typer.Option(help="Passes over the data.", show_default="the recipe's")]
-GlobalBatch = Annotated[int | None, typer.Option(help="Samples per step over all workers.")]
-Seed = Annotated[int | None, typer.Option(help="Of weights, order and dropout.")]
-Data = Annotated[
-    Path | None,
-    typer.Option(help="Data for the recipe, e.g. the CIFAR-100 archive.", show_default="made up in memory"),
-]
-Out = Annotated[Path | None, typer.Option(help="Folder to make for the results.", show_default="runs/...")]
-DeviceOption = Annotated[Device, typer.Option(help="What to compute on.")]
-SyncBatchNorm = Annotated[
-    bool, typer.Option("--sync-batchnorm", help="BatchNorm over all workers; results then depend on their number.")
-]
-LauncherOption = Annotated[
-    str | None,
-    typer.Option(help="inline, spawn, torchrun, srun or mpirun.", show_default="who started this, or spawn"),
-]
-NoMeasure = Annotated[bool, typer.Option("--no-measure", help="Note only time and loss: no parts, no fingerprints.")]
 Nodes = Annotated[int | None, typer.Option(help="srun: over how many nodes.")]
 LauncherArgs = Annotated[str, typer.Option(help='More arguments for srun or mpirun, e.g. "--partition=ml".')]
 
@@ -87,30 +54,21 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 @app.command()
+@with_recipe_options
 def run(
-    recipe: RecipeArgument = "cifar100",
+    asked: RecipeOptions,
     strategy: Annotated[
         str | None, typer.Option(help="single, dp, ddp, torch-ddp, lightning or accelerate.", show_default="by workers")
     ] = None,
-    workers: Workers = None,
+    workers: Annotated[int | None, typer.Option(help="How many workers.", show_default="1")] = None,
     launcher: LauncherOption = None,
-    lanes: Lanes = None,
-    threads: Threads = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    global_batch: GlobalBatch = None,
-    seed: Seed = None,
-    data: Data = None,
-    device: DeviceOption = Device.auto,
     backend: Annotated[str | None, typer.Option(help="torch.distributed backend.")] = None,
-    sync_batchnorm: SyncBatchNorm = False,
     nodes: Nodes = None,
     launcher_args: LauncherArgs = "",
     rank: Annotated[int | None, typer.Option(help="By hand: which rank this terminal is.")] = None,
     rendezvous: Annotated[
         str | None, typer.Option(help="By hand: host:port of rank 0, or file:///path on one host.")
     ] = None,
-    no_measure: NoMeasure = False,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -130,90 +88,18 @@ def run(
     count = place.size if place else (1 if workers is None else workers)
     if place and workers not in (None, place.size):
         raise BadInput(f"--workers {workers}, but {place.launcher} started {place.size}: leave --workers out")
-    spec = _spec(
-        recipe=_reference(recipe),
+    spec = asked.spec(
         strategy=strategy or ("single" if count == 1 else "ddp"),
         workers=count,
         launcher=place.launcher if place else launcher or ("inline" if count == 1 else "spawn"),
-        lanes=lanes,
-        threads=threads,
-        steps=steps,
-        epochs=epochs,
-        global_batch=global_batch,
-        seed=seed,
-        data=str(data.absolute()) if data else None,
-        device=device.value,
         backend=backend,
-        sync_batchnorm=sync_batchnorm,
-        measure=not no_measure,
         progress=not json,
     )
-    folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(recipe).stem}-{spec.strategy}"
+    folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{asked.stem}-{spec.strategy}"
     if place is not None:
         _as_rank(spec, place, folder, json)
     made = start_run(spec, folder, Reach(nodes=nodes, extra=tuple(shlex.split(launcher_args))))
     _show_run(made, json)
-
-
-@app.command()
-def compare(
-    recipe: RecipeArgument = "cifar100",
-    strategies: Annotated[str, typer.Option(help="Which, separated by commas.")] = "single,dp,ddp,torch-ddp",
-    workers: Workers = None,
-    launcher: LauncherOption = None,
-    lanes: Lanes = None,
-    threads: Threads = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    global_batch: GlobalBatch = None,
-    seed: Seed = None,
-    data: Data = None,
-    device: DeviceOption = Device.auto,
-    sync_batchnorm: SyncBatchNorm = False,
-    repeats: Annotated[int, typer.Option(min=1, help="How often each is run, in turn.")] = 3,
-    no_measure: NoMeasure = False,
-    out: Out = None,
-    json: Json = False,
-) -> None:
-    """Train a recipe several ways, one after another, and show them side by side."""
-    from lockstep.comparison import run_all, ways
-    from lockstep.report.picture import draw
-    from lockstep.world import usable_cpus
-
-    count = 2 if workers is None else workers
-    spec = _spec(
-        recipe=_reference(recipe),
-        workers=count,
-        launcher=launcher or "spawn",
-        lanes=count if lanes is None else lanes,
-        threads=threads,
-        steps=steps,
-        epochs=epochs,
-        global_batch=global_batch,
-        seed=seed,
-        data=str(data.absolute()) if data else None,
-        device=device.value,
-        sync_batchnorm=sync_batchnorm,
-        measure=not no_measure,
-        progress=False,
-    )
-    names = [name.strip() for name in strategies.split(",") if name.strip()]
-    if not names:
-        raise BadInput("--strategies is empty: give at least one, e.g. --strategies single,torch-ddp")
-    folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{Path(recipe).stem}"
-    rows = ways(spec, names, usable_cpus())
-    found = run_all(rows, folder, repeats, tell=lambda text: typer.echo(f"{text} ...", err=True))
-    title = f"{Path(recipe).stem}: {spec.lanes} lanes, {repeats} repeat{'s' if repeats > 1 else ''} each"
-    (folder / "comparison.svg").write_text(draw(title, found), encoding="utf-8")
-    if json:
-        typer.echo(jsonlib.dumps({"out": str(folder), "rows": [row.as_json() for row in found]}, indent=1))
-    else:
-        from lockstep.report.render import comparison, console
-
-        console().print(comparison(title, found))
-        typer.echo(f"run folders and comparison.svg in {folder}")
-    if not any(row.repeats for row in found):
-        raise typer.Exit(1)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -274,24 +160,12 @@ def _terminated(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)  # so that what was started is ended on the way out
 
 
-def _spec(**fields: object) -> RunSpec:
-    from lockstep.train.spec import RunSpec
-
-    return RunSpec(**fields)  # type: ignore[arg-type]
-
-
 def _check_own_launch(strategy: str | None, launcher: str | None, nodes: int | None) -> None:
     from lockstep.strategies import PEERS
 
     if strategy in PEERS and (launcher is not None or nodes is not None):
         why = f"launcher {launcher}" if launcher is not None else "--nodes"
         raise BadInput(f"strategy {strategy} starts its own ranks on this host: {why} cannot be used with it")
-
-
-def _reference(recipe: str) -> str:
-    """Make a recipe file's path absolute: ranks may start in another folder."""
-    path, colon, function = recipe.partition(":")
-    return f"{Path(path).absolute()}{colon}{function}" if path.endswith(".py") or "/" in path else recipe
 
 
 def _by_hand(rank: int, workers: int | None, rendezvous: str | None, launcher: str | None) -> Place:

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from lockstep.cli_options import Json
 from lockstep.errors import BadInput
 
 bench = typer.Typer(help="The tables: ours beside the stock parts, from one interleaved run.", no_args_is_help=True)
 
 Repeats = Annotated[int, typer.Option(min=1, help="How often each side is timed, in turn.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 @bench.command()

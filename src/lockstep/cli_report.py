@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli_bench import Json
+from lockstep.cli_options import Json
 from lockstep.train.records import create_folder
 
 
@@ -31,11 +31,10 @@ def report(
     if json:
         typer.echo(jsonlib.dumps({"out": str(made[0].parent), **found.as_json()}, indent=1))
         return
-    from lockstep.report.render import comparison, console
+    from lockstep.report.render import console
+    from lockstep.report.terminal import show
 
-    console().print(comparison(found.title, found.rows))
-    for line in found.recommendation:
-        typer.echo(line)
+    show(found, console())
     typer.echo(f"report: {made[0]}")
 
 

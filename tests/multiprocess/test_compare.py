@@ -3,45 +3,128 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.commands import TINY, inside, lockstep
+from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, inside, lockstep
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_recipe.py"
+
+
+def rows_of(done: Done) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in json.loads(done.out)["rows"]}
 
 
 def test_side_by_side(tmp_path: Path) -> None:
     done = lockstep("compare", TINY, "--repeats", "2", "--json", "--out", "out", cwd=tmp_path)
     assert done.code == 0, done.text
-    rows = {row["name"]: row for row in json.loads(done.out)["rows"]}
+    found, rows = json.loads(done.out), rows_of(done)
     assert {"single", "dp", "ddp", "torch-ddp"} <= set(rows)
     assert rows["single"]["digest"] == rows["dp"]["digest"] == rows["ddp"]["digest"]
+    assert rows["dp"]["parity"] == rows["ddp"]["parity"] == "same bits"
+    assert "other order of summation" in rows["torch-ddp"]["parity"]
     for row in rows.values():
         assert row["repeats"] == 2
         assert row["digest"], "a repeated run must give the same bits"
         assert row["seconds_spread"][0] <= row["seconds"] <= row["seconds_spread"][1]
-        assert len(row["peak_memory"]) == (1 if row["name"].startswith(("single", "dp")) else row["workers"])
+        processes = 1 if row["name"].startswith(("single", "dp")) else row["workers"]
+        assert len(row["peak_memory"]) == len(row["ranks"]) == processes
         assert row["memory_measure"] == "peak RSS"
         assert 0.0 <= row["metrics"]["accuracy"] <= 1.0
+        assert row["why"]
+        assert abs(row["unaccounted"]) < 0.05 or "unaccounted" in " ".join(row["notes"])
     assert rows["single"]["speed_up"] == 1.0
     assert rows["single"]["threads"] == rows["torch-ddp"]["threads"]
-    folders = [path.name for path in (tmp_path / "out").iterdir()]
-    assert "torch-ddp-2" in folders
+    assert found["recommendation"]
+    assert found["settings"]["command"].startswith("lockstep compare ")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"torch-ddp-2", "plan.json", "report.html", "comparison.md"} <= names
 
 
 def test_table(tmp_path: Path) -> None:
-    done = lockstep("compare", TINY, "--repeats", "1", "--steps", "2", "--strategies", "torch-ddp", cwd=tmp_path)
+    done = lockstep(
+        "compare", TINY, "--repeats", "1", "--steps", "4", "--strategies", "torch-ddp", "--per-rank", cwd=tmp_path
+    )
     assert done.code == 0, done.text
-    for word in ("strategy", "samples/s", "peak RSS", "accuracy", "digest", "torch-ddp"):
+    for word in ("strategy", "samples/s", "peak RSS", "accuracy", "where a step goes", "by rank", "why torch-ddp: "):
         assert word in done.out
 
 
 def test_a_row_that_cannot_run_says_why(tmp_path: Path) -> None:
     done = lockstep("compare", TINY, "--repeats", "1", "--steps", "2", "--workers", "1", "--json", cwd=tmp_path)
     assert done.code == 0, done.text
-    rows = {row["name"]: row for row in json.loads(done.out)["rows"]}
+    rows = rows_of(done)
     assert "needs at least 2 workers" in rows["torch-ddp"]["why_not"]
     assert rows["single"]["repeats"] == 1
+
+
+def test_a_way_that_fails_in_the_middle_is_a_row(tmp_path: Path) -> None:
+    """The fault strikes rank 1 in step 3, so `single` knows nothing of it."""
+    done = lockstep("compare", f"{TINY}:raises", "--strategies", "ddp,single", "--repeats", "1", "--json", cwd=tmp_path)
+    assert done.code == 0, done.text
+    rows = rows_of(done)
+    assert rows["single"]["repeats"] == 1
+    assert "failed at step 3: ValueError: the fourth batch is cursed" in rows["ddp"]["why_not"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (f"{TINY}:nan", "the loss is nan at step 1"),
+        (f"{TINY}:large", "does not fit into memory"),
+    ],
+)
+def test_what_no_way_can_train_is_told(recipe: str, words: str, tmp_path: Path) -> None:
+    done = lockstep("compare", recipe, "--strategies", "single", "--threads", "2", "--json", cwd=tmp_path)
+    assert done.code == 1, done.text
+    assert words in rows_of(done)["single"]["why_not"]
+
+
+def test_a_recipe_that_is_not_deterministic_is_found_by_running_twice(tmp_path: Path) -> None:
+    command = ["compare", f"{TINY}:unsteady", "--strategies", "single", "--threads", "2", "--repeats", "2", "--json"]
+    done = lockstep(*command, cwd=tmp_path)
+    assert done.code == 0, done.text
+    row = rows_of(done)["single"]
+    assert row["digest"] == ""
+    assert (
+        "repeats 1 and 2 differ, first after step 0 in 0.weight: not deterministic: the recipe itself" in row["notes"]
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_reports_and_resume_goes_on(number: signal.Signals, tmp_path: Path) -> None:
+    marked = Marked()
+    command = [LOCKSTEP, "compare", f"{TINY}:slow", "--strategies", "single,ddp", "--threads", "2", "--steps", "3"]
+    process = marked.start([*command, "--repeats", "2", "--out", "out", "--json"], tmp_path)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("out/*/rank-0.jsonl"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    done = finish(process)
+    assert done.code == 130, done.text
+    assert sorted(row["repeats"] for row in rows_of(done).values()) == [0, 1]
+    assert "lockstep compare --resume out" in done.err
+    assert not marked.survivors()
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/*/result.json")}
+    assert len(kept) == 1
+    done = lockstep("compare", "--resume", "out", "--repeats", "1", "--json", cwd=tmp_path)
+    assert done.code == 0, done.text
+    assert [row["repeats"] for row in rows_of(done).values()] == [1, 1]
+    assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
+
+
+def test_a_new_users_recipe_goes_to_a_report_with_one_command(tmp_path: Path) -> None:
+    recipe = tmp_path / "my_recipe.py"
+    recipe.write_text(EXAMPLE.read_text())
+    done = lockstep("compare", "my_recipe.py", "--steps", "8", "--repeats", "1", cwd=tmp_path)
+    assert done.code == 0, done.text
+    assert "Fastest: " in done.out or "No clear winner" in done.out
+    assert "same bits" in done.out
+    assert list(tmp_path.glob("runs/*-compare-my_recipe/report.html"))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +134,10 @@ def test_a_row_that_cannot_run_says_why(tmp_path: Path) -> None:
         ([TINY, "--strategies", ","], "--strategies is empty"),
         ([TINY, "--strategies", "single,single"], "each at most once"),
         (["none.py"], "none.py does not exist"),
-        ([TINY, "--workers", "0"], "workers=0"),
+        ([TINY, "--workers", "0"], "--workers 0: at least 1"),
+        ([TINY, "--workers", "two"], "numbers separated by commas"),
+        (["--resume", "none"], "has no plan.json"),
+        ([TINY, "--resume", "none", "--workers", "2"], "leave out workers, recipe"),
     ],
 )
 def test_refused(

@@ -120,3 +120,22 @@ def empty() -> Recipe:
 
 def odd_metric() -> Recipe:
     return replace(recipe(), evaluate=lambda model, batch: {"accuracy": float("nan")})
+
+
+def unsteady() -> Recipe:
+    """Another loss in every process: nothing seeds this generator."""
+    noise = torch.Generator()
+    noise.seed()
+    return replace(recipe(), loss=lambda model, batch: loss(model, batch) * (1 + torch.rand((), generator=noise)))
+
+
+def large() -> Recipe:
+    return replace(recipe(), model=lambda: nn.Linear(2**20, 2**32))  # 16 PiB
+
+
+def slow() -> Recipe:
+    def wait(model: nn.Module, batch: list[Tensor]) -> Tensor:
+        time.sleep(0.2)
+        return loss(model, batch)
+
+    return replace(recipe(), loss=wait)

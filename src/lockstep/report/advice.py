@@ -33,11 +33,11 @@ def _winner(fastest: Row, ran: Sequence[Row]) -> str:
     text = f"Fastest: {fastest.name}, {_ms(fastest)} per step"
     if not others:
         return text + ", the only one that ran."
-    shown = [f"{_share(fastest, others[0])} of {others[0].name}'s time"]
+    shown = [f"{_share(fastest, others[0])} of the time of {others[0].name}"]
     single = next((row for row in others[1:] if row.strategy == "single"), None)
     if single is not None:
-        shown.append(f"{_share(fastest, single)} of {single.name}'s")
-    return f"{text}: {' and '.join(shown)}."
+        shown.append(f"{_share(fastest, single)} of that of {single.name}")
+    return f"{text}: {', '.join(shown)}."
 
 
 def _tie(fastest: Row, equals: Sequence[Row]) -> str:

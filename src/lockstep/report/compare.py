@@ -135,7 +135,7 @@ def _placed(row: Row, runs: Sequence[Run], first: Run | None) -> Row:
         return row
     return replace(
         row,
-        parity="the others are compared with this" if runs[0] is first else parity.parity(first, runs[0]),
+        parity=parity.FIRST if runs[0] is first else parity.parity(first, runs[0]),
         slowest_rank=why.slowest_rank(row.ranks),
         overlap=why.overlap(row.ranks),
     )

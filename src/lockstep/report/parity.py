@@ -25,6 +25,7 @@ EXACT = frozenset({"single", "dp", "ddp"})
 """Strategies that promise the same bits as each other."""
 STATISTICS = ("running_mean", "running_var")
 SAME = "same bits"
+FIRST = "the others are compared with this"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Parting:
     buffers: float
     """The same for buffers."""
     largest: float
-    """The largest relative difference of a parameter's norm at the last printed step."""
+    """The largest relative difference of a tensor's norm at the last printed step."""
     largest_tensor: str
     """Whose."""
 
@@ -72,7 +73,7 @@ def parting(first: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any
         if name:
             parameters, _ = _largest(mine, their, "parameters")
             buffers, _ = _largest(mine, their, "buffers")
-            largest, tensor = _largest(*pairs[-1], "parameters")
+            largest, tensor = max(_largest(*pairs[-1], kind) for kind in ("parameters", "buffers"))
             return Parting(int(mine["step"]), after, name, parameters, buffers, largest, tensor)
         after = int(mine["step"])
     return None
@@ -117,7 +118,8 @@ def _from_numbers(first: Run, other: Run, found: Parting | None) -> str:
     if found is None or max(found.parameters, found.buffers) <= ROUNDING:
         return "other order of summation"
     if found.parameters <= ROUNDING:
-        return "BatchNorm over other batches (running statistics of one worker's, not the mean of all)"
+        also = "" if found.tensor in other.prints[0].get("buffers", {}) else "other order of summation, and "
+        return f"{also}BatchNorm over other batches (running statistics of one worker, not the mean of all)"
     if _uneven(other, found):
         return "mean of means (the workers' batches weigh differently)"
     if found.after > 0:

@@ -12,58 +12,16 @@ from rich.table import Table
 if TYPE_CHECKING:
     from lockstep.bench.start import Figure
     from lockstep.report.collect import Run
-    from lockstep.report.rows import Row
 
 LOSS_ROWS = 8
+WIDTH = 160
+"""Of tables in a file."""
 
 
 def console() -> Console:
     """Return the console for results; wide enough for a table when the output is a file."""
     plain = Console()
-    return plain if plain.is_terminal else Console(width=140)
-
-
-def comparison(title: str, rows: Sequence[Row]) -> Table:
-    """Return the table of a comparison."""
-    measure = next((row.memory_measure for row in rows if row.memory_measure), "memory")
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("strategy")
-    for heading in (
-        "workers",
-        "threads",
-        "time",
-        "step",
-        "samples/s",
-        "speed-up",
-        measure,
-        "loss",
-        "accuracy",
-    ):
-        table.add_column(heading, justify="right")
-    table.add_column("digest")
-    for row in rows:
-        table.add_row(row.name, str(row.workers), str(row.threads), *_measured(row))
-    if coupled := sorted({row.depends_on_workers for row in rows if row.depends_on_workers}):
-        table.caption = f"* {', '.join(coupled)}: loss, accuracy and digest depend on the number of workers"
-    return table
-
-
-def _measured(row: Row) -> list[str]:
-    if row.seconds is None or row.step_seconds is None or row.seconds_spread is None:
-        return [f"[yellow]{escape(row.why_not.splitlines()[0])}[/yellow]", *[""] * 7]
-    low, high = row.seconds_spread
-    spread = f" ±{(high - low) / 2 / row.seconds:.0%}" if row.repeats > 1 else ""
-    accuracy = (row.metrics or {}).get("accuracy")
-    return [
-        f"{row.seconds:.2f} s{spread}",
-        f"{row.step_seconds * 1000:.1f} ms",
-        f"{row.samples_per_second or 0:.0f}",
-        f"{row.speed_up:.2f}" if row.speed_up else "",
-        f"{max(row.peak_memory) / 2**20:.0f} MiB",
-        f"{row.loss:.4f}",
-        f"{accuracy:.1%}" if accuracy is not None else "",
-        (row.digest[:12] or "repeats differ") + ("*" if row.depends_on_workers else ""),
-    ]
+    return plain if plain.is_terminal else Console(width=WIDTH)
 
 
 def figures(title: str, found: Sequence[Figure]) -> Table:

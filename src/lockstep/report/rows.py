@@ -22,6 +22,8 @@ class RankRow:
     """Which."""
     host: str = ""
     """Where it ran."""
+    seconds: float | None = None
+    """Of all steps, warm-up included."""
     step_seconds: float | None = None
     """Of a step, median."""
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -138,7 +140,7 @@ def summarise(name: str, workers: int, threads: int, runs: Sequence[Run], why_no
     steps = [float(result["step_seconds"]) for result in results]
     digests = {str(result["digest"]) for result in results}
     batch = order.get("recipe", {}).get("global_batch")
-    ranks = _rank_rows(results)
+    ranks = _rank_rows(runs)
     return Row(
         name=name,
         strategy=str(order.get("spec", {}).get("strategy", name)),
@@ -196,12 +198,15 @@ def unaccounted(runs: Sequence[Run]) -> float | None:
     return 1.0 - parts / total if total else None
 
 
-def _rank_rows(results: Sequence[Mapping[str, Any]]) -> tuple[RankRow, ...]:
+def _rank_rows(runs: Sequence[Run]) -> tuple[RankRow, ...]:
     """Bring each rank's figures of all repeats together; absent figures stay absent."""
     by_rank: dict[int, list[Mapping[str, Any]]] = {}
-    for result in results:
-        for entry in result.get("ranks") or ():
-            by_rank.setdefault(int(entry["rank"]), []).append(entry)
+    for run in runs:
+        for entry in run.result.get("ranks") or ():
+            rank = int(entry["rank"])
+            lines = run.steps[rank] if rank < len(run.steps) else ()
+            seconds = math.fsum(line["total"] for line in lines) if lines else None
+            by_rank.setdefault(rank, []).append({**entry, "seconds": seconds})
     return tuple(_rank_row(rank, entries) for rank, entries in sorted(by_rank.items()))
 
 
@@ -210,6 +215,7 @@ def _rank_row(rank: int, entries: Sequence[Mapping[str, Any]]) -> RankRow:
     return RankRow(
         rank=rank,
         host=str(entries[-1].get("host", "")),
+        seconds=_median(entries, "seconds"),
         step_seconds=_median(entries, "step_seconds"),
         parts={part: statistics.median(float(one.get(part, 0.0)) for one in parts) for part in PARTS if parts},
         hidden=_median(entries, "hidden") or 0.0,

@@ -4,9 +4,9 @@ The rules run in this order, and the first that holds speaks. Each is a function
 machine; `None` means that it does not hold.
 
     oversubscribed   more threads than cores: every part is slow, so no part explains it
-    straggler        the ranks wait for one that computes longer
     data             the model waits for its batches
     small            a step so short that meeting costs more than computing
+    straggler        the ranks wait for one that computes longer
     interpreter      threads of one process take turns
     exchange         bytes on their way while nobody computes
     optimizer        the update takes as long as the model
@@ -28,6 +28,8 @@ SLOWER = 1.10
 """A rank that computes so many times as long as the others is what they wait for."""
 SMALL_SECONDS, SMALL_SHARE = 0.005, 0.30
 """A step below this, of which so much goes into meeting, is too small."""
+LONGER = 1.25
+"""Threads that compute so many times their share take turns."""
 SCALES = 0.75
 """Efficiency from which a row scales as it should."""
 PLAIN = frozenset({"data", "forward", "backward", "optimizer"})
@@ -64,7 +66,7 @@ def why(row: Row, rows: Sequence[Row], cpus: int | None = None) -> str:
     if not row.step_seconds or not row.parts or math.fsum(row.parts.values()) <= 0.0:
         return ""
     scene = Scene(row, rows, cpus)
-    for rule in (_oversubscribed, _straggler, _data, _small, _interpreter, _exchange, _optimizer):
+    for rule in (_oversubscribed, _data, _small, _straggler, _interpreter, _exchange, _optimizer):
         if found := rule(scene):
             return found
     return _compute(scene)
@@ -151,8 +153,10 @@ def _interpreter(scene: Scene) -> str | None:
     base = next((one for one in scene.rows if one.strategy == "single" and one.efficiency == 1.0 and one.parts), None)
     slower = ""
     if base is not None:
-        ideal = _computing(base) / row.workers
-        slower = f": forward and backward take {_computing(row) / ideal:.1f} times a fair share of single's"
+        longer = _computing(row) / (_computing(base) / row.workers)
+        if longer < LONGER:
+            return None
+        slower = f": forward and backward take {longer:.1f} times a fair share of single's"
     found = scene.measured("ddp", "torch-ddp")
     return (
         f"the {row.workers} threads of one process take turns at the interpreter's lock{slower}; "

@@ -7,7 +7,7 @@ import platform
 import socket
 import sys
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ class RunSpec:
     """The torch.distributed backend."""
     steps: int | None = None
     """Stop after so many steps."""
+    most_steps: int | None = None
+    """Stop after so many steps if the recipe has more."""
     epochs: int | None = None
     """Passes over the data."""
     global_batch: int | None = None
@@ -63,7 +65,8 @@ class RunSpec:
 
     def plan(self, recipe: Recipe, samples: int) -> Plan:
         """Check the recipe against this run's workers."""
-        return plan(recipe, workers=self.workers, samples=samples, steps=self.steps)
+        found = plan(recipe, workers=self.workers, samples=samples, steps=self.steps)
+        return found if self.most_steps is None else replace(found, steps=min(found.steps, self.most_steps))
 
 
 def write_spec(folder: Path, spec: RunSpec, recipe: Recipe, steps: Plan) -> None:

@@ -58,7 +58,10 @@ def test_speed_up_efficiency_and_curve() -> None:
 
 def test_the_winner_and_by_how_much() -> None:
     found = compared(SINGLE, FAST, run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2))
-    assert found.recommendation[0] == "Fastest: ddp, 100.0 ms per step: 0.63 of torch-ddp's time and 0.53 of single's."
+    assert (
+        found.recommendation[0]
+        == "Fastest: ddp, 100.0 ms per step: 0.63 of the time of torch-ddp, 0.53 of that of single."
+    )
     assert found.recommendation[1] == "Leanest: single, 200 MiB over all ranks; ddp takes 2.00 times that."
     assert "One repeat each" in found.recommendation[2]
 

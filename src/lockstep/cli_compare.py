@@ -1,0 +1,168 @@
+"""`lockstep compare`: the same recipe every way, side by side. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import shlex
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lockstep.cli_options import Json, LauncherOption, Out, RecipeOptions, with_recipe_options
+from lockstep.errors import BadInput
+
+if TYPE_CHECKING:
+    from lockstep.comparison.plan import ComparisonPlan
+    from lockstep.comparison.run import Ran
+    from lockstep.report.compare import Comparison
+
+STEPS, REPEATS, SECONDS = 40, 3, 100.0
+"""Where nothing is said: steps of a run (at most), repeats, and the time limit, so that two minutes are enough."""
+GOES_ON = {"resume", "repeats", "time_limit", "per_rank", "tensorboard", "json"}
+"""What may be said again when a comparison is resumed; everything else stands in its plan."""
+
+
+@with_recipe_options
+def compare(
+    asked: RecipeOptions,
+    context: typer.Context,
+    strategies: Annotated[
+        str | None, typer.Option(help="Which, separated by commas.", show_default="every one that there is")
+    ] = None,
+    workers: Annotated[str, typer.Option(help="How many; several, as 1,2,4, give a scaling curve.")] = "2",
+    launcher: LauncherOption = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="How often each is run, in turn.", show_default=str(REPEATS))
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            metavar="SECONDS",
+            help="Begin no repeat that would end later.",
+            show_default=f"{SECONDS:g} where --repeats, --steps and --epochs are left out, else none",
+        ),
+    ] = None,
+    peers: Annotated[bool, typer.Option("--peers", help="Lightning and Accelerate too, on the same recipe.")] = False,
+    per_rank: Annotated[bool, typer.Option("--per-rank", help="Show a line for each rank as well.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files as well.")] = False,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted comparison; needs no other option.")
+    ] = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Train a recipe several ways, one after another, and show them side by side, with the reason why."""
+    from lockstep.comparison.display import Display
+    from lockstep.comparison.plan import write_plan
+    from lockstep.comparison.run import run_all
+    from lockstep.train.records import create_folder
+
+    if resume is not None:
+        folder, plan = resume, _resumed(context, resume, repeats, time_limit)
+    else:
+        names = _strategies(strategies, peers)
+        plan = _new_plan(asked, names, _workers(workers), launcher, repeats, time_limit)
+        folder = create_folder(out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{asked.stem}")
+        write_plan(folder, plan)
+    ran = run_all(plan, folder, Display(len(plan.ways) * plan.repeats, plan.repeats))
+    _show(plan, ran, folder, json=json, per_rank=per_rank, tensorboard=tensorboard)
+    if ran.interrupted:
+        typer.echo(f"interrupted: go on with lockstep compare --resume {shlex.quote(str(folder))}", err=True)
+        raise typer.Exit(130)
+    if not any(way.runs for way in ran.ways):
+        raise typer.Exit(1)
+
+
+def _new_plan(
+    asked: RecipeOptions,
+    names: list[str],
+    workers: list[int],
+    launcher: str | None,
+    repeats: int | None,
+    time_limit: float | None,
+) -> ComparisonPlan:
+    from lockstep.comparison.plan import ComparisonPlan, source_of, ways
+    from lockstep.world import usable_cpus
+
+    short = asked.steps is None and asked.epochs is None
+    spec = asked.spec(
+        workers=max(workers),
+        launcher=launcher or "spawn",
+        lanes=asked.lanes or max(workers),
+        most_steps=STEPS if short else None,
+        progress=False,
+    )
+    return ComparisonPlan(
+        title=f"{asked.stem}: {spec.lanes} lanes, {_plural(repeats or REPEATS, 'repeat')} each",
+        command=shlex.join(["lockstep", *sys.argv[1:]]),
+        ways=ways(spec, names, workers, usable_cpus()),
+        repeats=repeats or REPEATS,
+        time_limit=SECONDS if time_limit is None and repeats is None and short else time_limit,
+        source=source_of(spec.recipe),
+    )
+
+
+def _resumed(context: typer.Context, folder: Path, repeats: int | None, time_limit: float | None) -> ComparisonPlan:
+    from lockstep.comparison.plan import read_plan, write_plan
+
+    given = [name for name in context.params if str(context.get_parameter_source(name)) != "ParameterSource.DEFAULT"]
+    extra = [name.replace("_", "-") for name in given if name not in GOES_ON]
+    if extra:
+        raise BadInput(f"--resume takes everything from {folder}: leave out {', '.join(extra)}")
+    plan = read_plan(folder)
+    plan = replace(plan, repeats=repeats or plan.repeats, time_limit=time_limit)
+    write_plan(folder, plan)
+    return plan
+
+
+def _strategies(text: str | None, peers: bool) -> list[str]:
+    from lockstep.strategies import PEERS, STRATEGIES, check_name
+
+    names = list(STRATEGIES) if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise BadInput("--strategies is empty: give at least one, e.g. --strategies single,torch-ddp")
+    for name in names:
+        check_name(name)
+    return names + [name for name in PEERS if peers and name not in names]
+
+
+def _workers(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BadInput(f"--workers {text}: numbers separated by commas are needed, e.g. 2 or 1,2,4") from None
+    if min(found) < 1:
+        raise BadInput(f"--workers {text}: at least 1 is needed")
+    return sorted(set(found))
+
+
+def _show(plan: ComparisonPlan, ran: Ran, folder: Path, *, json: bool, per_rank: bool, tensorboard: bool) -> Comparison:
+    """Judge, write the report's files, and print."""
+    from lockstep.report.compare import judge
+    from lockstep.report.files import write_all
+
+    settings = {"command": plan.command, "repeats": plan.repeats, "order": "interleaved, shuffled in every repeat"}
+    if ran.stopped:
+        settings["stopped"] = ran.stopped
+    found = judge(plan.title, ran.ways, settings=settings)
+    made = write_all(found, folder, tensorboard=tensorboard)
+    if json:
+        typer.echo(jsonlib.dumps({"out": str(folder), **found.as_json()}, indent=1))
+        return found
+    from lockstep.report.render import console
+    from lockstep.report.terminal import show
+
+    show(found, console(), per_rank=per_rank)
+    if ran.stopped and not ran.interrupted:
+        typer.echo(f"fewer repeats than {plan.repeats} of some: {ran.stopped}")
+    typer.echo(f"report: {made[0]}")
+    return found
+
+
+def _plural(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"

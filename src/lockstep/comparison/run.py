@@ -1,0 +1,111 @@
+"""Running a plan: one run after another, each way's failures kept to itself, and an end that can be gone on from."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lockstep.comparison.display import Display
+from lockstep.comparison.plan import ComparisonPlan, Way, fits, turns
+from lockstep.errors import BadInput, LockstepError
+from lockstep.launch.start import start_run
+from lockstep.report.collect import Run, read_run
+from lockstep.report.compare import Measured
+from lockstep.report.notes import reason
+
+
+@dataclass
+class Progress:
+    """What has become of one way so far."""
+
+    way: Way
+    runs: list[Run] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    """How long each run took, start and end included."""
+    why_not: str = ""
+    refused: BadInput | None = None
+
+
+@dataclass
+class Ran:
+    """What has become of a plan."""
+
+    ways: list[Measured]
+    """With the runs that ended well."""
+    interrupted: bool = False
+    """Whether somebody stopped it."""
+    stopped: str = ""
+    """Why not every repeat was run, if not."""
+
+
+def run_all(plan: ComparisonPlan, out: Path, display: Display) -> Ran:
+    """Run what the plan still lacks.
+
+    A way that fails becomes a row that says why, and the rest goes on; if every way was refused, what was asked is
+    at fault, and that is raised instead. Ctrl-C and SIGTERM end the run in progress, and what is done is returned.
+    """
+    every = {way.name: Progress(way) for way in plan.ways}
+    began = time.monotonic()
+    found = Ran(ways=[])
+    with display:
+        try:
+            for number, (repeat, way) in enumerate(turns(plan)):
+                if every[way.name].why_not or _kept(every[way.name], out / way.folder(repeat)):
+                    continue
+                lengths = [seconds for one in every.values() for seconds in one.seconds]
+                if not fits(plan.time_limit, time.monotonic() - began, every[way.name].seconds, lengths):
+                    found.stopped = f"the time limit of {plan.time_limit:g} s"
+                    continue
+                display.begin(way, repeat, number, out / way.folder(repeat))
+                _run(every[way.name], repeat, out / way.folder(repeat), display)
+        except (KeyboardInterrupt, SystemExit):
+            found.interrupted, found.stopped = True, "interrupted"
+    refused = [one.refused for one in every.values() if one.refused is not None]
+    if len(refused) == len(every):
+        shutil.rmtree(out)  # nothing ran, so nothing is in it
+        raise refused[0]
+    found.ways = [_measured(one, found.stopped) for one in every.values()]
+    return found
+
+
+def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> None:
+    began = time.monotonic()
+    try:
+        run = read_run(start_run(progress.way.spec, folder))
+    except LockstepError as error:
+        progress.why_not = f"repeat {repeat}: {reason(str(error))}" if repeat > 1 else reason(str(error))
+        progress.refused = error if isinstance(error, BadInput) else None
+        display.failed(progress.way, repeat, progress.why_not)
+        return
+    progress.runs.append(run)
+    progress.seconds.append(time.monotonic() - began)
+    display.done(progress.way, repeat, float(run.result["step_seconds"]))
+
+
+def _kept(progress: Progress, folder: Path) -> bool:
+    """Keep a finished run of an earlier start; clear away one that was not finished, to be run again."""
+    if not folder.exists():
+        return False
+    try:
+        run = read_run(folder)
+    except BadInput:
+        run = None
+    if run is None or not run.done:
+        shutil.rmtree(folder)
+        return False
+    progress.runs.append(run)
+    return True
+
+
+def _measured(one: Progress, stopped: str) -> Measured:
+    spec = one.way.spec
+    return Measured(
+        name=one.way.name,
+        strategy=spec.strategy,
+        workers=spec.workers,
+        threads=spec.threads or 0,
+        runs=tuple(one.runs),
+        why_not=one.why_not or ("" if one.runs else f"not run: {stopped or 'no turn came'}"),
+    )

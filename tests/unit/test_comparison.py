@@ -1,0 +1,192 @@
+"""Running a comparison's plan, with runs made up in place of real ones: order, time, failures, going on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lockstep.comparison import run as running
+from lockstep.comparison.display import Display
+from lockstep.comparison.plan import ComparisonPlan, Way, fits, read_plan, turns, ways, write_plan
+from lockstep.comparison.run import Ran, run_all
+from lockstep.errors import BadInput, RunFailed
+from lockstep.report.compare import judge
+from lockstep.train.spec import RunSpec
+from tests.unit.report.folders import change, make_run
+
+SPEC = RunSpec(recipe="mlp", lanes=4)
+
+
+def plan(repeats: int = 2, limit: float | None = None, names: tuple[str, ...] = ("single", "ddp")) -> ComparisonPlan:
+    rows = tuple(
+        Way(name=name, spec=RunSpec(recipe="mlp", strategy=name, workers=1 + (name != "single"))) for name in names
+    )
+    return ComparisonPlan(title="t", command="c", ways=rows, repeats=repeats, time_limit=limit)
+
+
+def made(spec: RunSpec, folder: Path) -> Path:
+    return make_run(folder, strategy=spec.strategy, workers=spec.workers)
+
+
+def go(
+    asked: ComparisonPlan,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[[RunSpec, Path], Path] = made,
+) -> Ran:
+    monkeypatch.setattr(running, "start_run", start)
+    folder.mkdir(exist_ok=True)
+    return run_all(asked, folder, Display(4, 2))
+
+
+def test_rows_of_one_number_of_workers() -> None:
+    found = ways(SPEC, ["single", "dp", "ddp"], [2], 4)
+    assert [way.name for way in found] == ["single", "single, 4 threads", "dp", "ddp"]
+    assert [way.spec.workers for way in found] == [1, 1, 2, 2]
+    assert [way.spec.threads for way in found] == [2, 4, 2, 2]
+    assert {way.spec.lanes for way in found} == {4}
+    assert found[1].folder(2) == "single-4-threads-2"
+
+
+def test_rows_of_a_scaling_curve() -> None:
+    found = ways(RunSpec(recipe="mlp"), ["single", "ddp"], [1, 2, 4], 8)
+    assert [way.name for way in found] == ["single", "single, 8 threads", "ddp, 2 workers", "ddp, 4 workers"]
+    assert {way.spec.lanes for way in found} == {4}
+    assert {way.spec.threads for way in found} == {2, 8}
+    alone = ways(RunSpec(recipe="mlp"), ["ddp"], [1, 2], 2)
+    assert [way.name for way in alone] == ["ddp, 1 worker", "ddp, 2 workers"]
+
+
+def test_turns_are_interleaved_shuffled_and_repeatable() -> None:
+    asked = plan(repeats=20, names=("single", "dp", "ddp", "torch-ddp"))
+    found = turns(asked)
+    for repeat in range(20):
+        group = found[repeat * 4 : repeat * 4 + 4]
+        assert {number for number, _ in group} == {repeat + 1}
+        assert {way.name for _, way in group} == {"single", "dp", "ddp", "torch-ddp"}
+    assert len({tuple(way.name for _, way in found[at : at + 4]) for at in range(0, 80, 4)}) > 5
+    assert turns(asked) == found
+
+
+@pytest.mark.parametrize(
+    ("limit", "elapsed", "own", "every", "expected"),
+    [
+        (None, 1e9, [5.0], [5.0], True),
+        (60.0, 50.0, [8.0, 10.0], [1.0], True),
+        (60.0, 51.0, [8.0, 10.0], [1.0], False),
+        (60.0, 55.0, [], [9.0, 4.0], True),
+        (60.0, 57.0, [], [9.0, 4.0], False),
+        (60.0, 0.0, [], [], True),
+    ],
+)
+def test_time(limit: float | None, elapsed: float, own: list[float], every: list[float], expected: bool) -> None:
+    assert fits(limit, elapsed, own, every) is expected
+
+
+def test_every_way_runs_as_often_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = go(plan(), tmp_path, monkeypatch)
+    assert {way.name: len(way.runs) for way in ran.ways} == {"single": 2, "ddp": 2}
+    assert not ran.stopped
+    assert {path.name for path in tmp_path.iterdir()} == {"single-1", "single-2", "ddp-1", "ddp-2"}
+
+
+def test_a_time_limit_ends_repeats_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(running.time, "monotonic", lambda: float(next(clock)))
+    ran = go(plan(repeats=5, limit=100.0), tmp_path, monkeypatch)
+    counts = [len(way.runs) for way in ran.ways]
+    assert ran.stopped == "the time limit of 100 s"
+    assert min(counts) >= 1
+    assert sum(counts) < 10
+
+
+def test_a_way_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(spec: RunSpec, folder: Path) -> Path:
+        if spec.strategy == "ddp" and folder.name.endswith("2"):
+            raise RunFailed("rank 1 on host-a failed at step 3:\nTraceback\nValueError: cursed")
+        if spec.strategy == "dp":
+            raise RunFailed("rank 0 on host-a failed before the first step:\nTraceback\nMemoryError")
+        return made(spec, folder)
+
+    ran = go(plan(repeats=3, names=("single", "dp", "ddp")), tmp_path, monkeypatch, start)
+    single, dp, ddp = judge("t", ran.ways).rows
+    assert (single.repeats, dp.repeats, ddp.repeats) == (3, 0, 1)
+    assert dp.why_not == "does not fit into memory: rank 0 on host-a failed before the first step: MemoryError"
+    assert "repeat 2: rank 1 on host-a failed at step 3: ValueError: cursed" in ddp.notes[0]
+
+
+def test_if_all_are_refused_what_was_asked_is_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(spec: RunSpec, folder: Path) -> Path:
+        raise BadInput("no such recipe")
+
+    with pytest.raises(BadInput, match="no such recipe"):
+        go(plan(), tmp_path / "out", monkeypatch, start)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt(), SystemExit(143)])
+def test_interrupted_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: BaseException) -> None:
+    started: list[str] = []
+
+    def start(spec: RunSpec, folder: Path) -> Path:
+        started.append(folder.name)
+        if len(started) == 2:
+            folder.mkdir()  # half a run
+            raise how
+        return made(spec, folder)
+
+    ran = go(plan(), tmp_path, monkeypatch, start)
+    assert ran.interrupted
+    first = judge("t", ran.ways)
+    assert sorted(row.repeats for row in first.rows) == [0, 1]
+    assert "not run: interrupted" in {row.why_not for row in first.rows}
+
+    ran = go(plan(), tmp_path, monkeypatch, start)
+    assert not ran.interrupted
+    assert [len(way.runs) for way in ran.ways] == [2, 2]
+    assert started[1] == started[2], "the unfinished run is done again"
+    assert len(started) == 5, "the finished one is not"
+
+
+def test_a_damaged_or_failed_run_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go(plan(), tmp_path, monkeypatch)
+    (tmp_path / "ddp-1" / "rank-0.jsonl").write_text('{"rank": 0}\n{"ste')
+    change(tmp_path / "single-2" / "result.json", outcome="failed")
+    started: list[str] = []
+
+    def start(spec: RunSpec, folder: Path) -> Path:
+        started.append(folder.name)
+        return made(spec, folder)
+
+    go(plan(), tmp_path, monkeypatch, start)
+    assert sorted(started) == ["ddp-1", "single-2"]
+
+
+def test_a_plan_is_kept(tmp_path: Path) -> None:
+    asked = plan(limit=30.0)
+    write_plan(tmp_path, asked)
+    assert read_plan(tmp_path) == asked
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"versions": {"torch": "1.0"}}, "begun with other versions .*torch 1.0, here"),
+        ({"versions": None}, "has no versions"),
+        ({"ways": [{"name": "x", "spec": {}}]}, "is not readable"),
+        ({"repeats": "many"}, "is not readable"),
+        ({"source": "0123"}, "the recipe mlp has changed"),
+        ({"schema": 99}, "schema 99"),
+    ],
+)
+def test_a_plan_of_another_time_is_refused(tmp_path: Path, fields: dict[str, object], words: str) -> None:
+    write_plan(tmp_path, plan())
+    change(tmp_path / "plan.json", **fields)
+    with pytest.raises(BadInput, match=words):
+        read_plan(tmp_path)
+    with pytest.raises(BadInput, match=r"has no plan\.json: --resume wants the folder"):
+        read_plan(tmp_path / "none")
+    assert json.loads((tmp_path / "plan.json").read_text())
