@@ -95,7 +95,7 @@ def test_every_way_runs_as_often_as_asked(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_time_limit_ends_repeats_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 10))
-    monkeypatch.setattr(running.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("lockstep.comparison.run.time.monotonic", lambda: float(next(clock)))
     ran = go(plan(repeats=5, limit=100.0), tmp_path, monkeypatch)
     counts = [len(way.runs) for way in ran.ways]
     assert ran.stopped == "the time limit of 100 s"
