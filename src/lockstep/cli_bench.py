@@ -71,8 +71,8 @@ def syncbn(
 
 @bench.command("data")
 def bench_data(
-    items: Annotated[str, typer.Option(help="How many items, separated by commas.")] = "2000,20000",
-    elements: Annotated[int, typer.Option(min=1, help="Numbers per item.")] = 4096,
+    items: Annotated[str, typer.Option(help="How many items, separated by commas.")] = "2000,10000,200000",
+    elements: Annotated[int, typer.Option(min=1, help="Numbers per item.")] = 2048,
     ranks: Annotated[int, typer.Option(min=1, help="Processes that hold the data at once.")] = 4,
     samples: Annotated[int, typer.Option(min=1000, help="Of the epoch whose first batch is timed.")] = 10_000_000,
     lightning: Annotated[bool, typer.Option(help="Measure inside Lightning too, if it is installed.")] = True,
@@ -86,7 +86,7 @@ def bench_data(
     try:
         sizes = tuple(int(part) for part in items.split(","))
     except ValueError:
-        raise BadInput(f"--items {items}: numbers separated by commas are needed, e.g. 2000,20000") from None
+        raise BadInput(f"--items {items}: numbers separated by commas are needed, e.g. 2000,10000") from None
     options = Options(
         items=sizes, elements=elements, ranks=ranks, repeats=repeats, sampled=samples, lightning=lightning
     )

@@ -31,7 +31,7 @@ def test_all_sides_from_one_run(tmp_path: Path) -> None:
 
 
 def test_a_side_that_fails_is_a_row_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    good = Row(10, OURS, start=[1.0], opened=[0.5], epoch={0: [0.1], 2: [0.2]}, descriptors=12)
+    good = Row(10, OURS, start=[1.0], epoch={0: [0.1], 2: [0.2]}, descriptors=12)
     rows = [Row(10, "list of tensors", why_not="Too many open files (24)"), good]
     for table in tables(Found(rows, [Goal("ours / theirs", 0.123456, 0.5)])):
         console().print(table)

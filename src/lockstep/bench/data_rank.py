@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
 BATCH = 64
-READY = time.time()  # when this process had imported everything, before any data is opened
+READS = 400_000
+"""Items that are read in the epochs of one side at least, so that short epochs are repeated more often."""
 
 
 class Items(Dataset[Any]):
@@ -61,7 +62,7 @@ def first_epoch(data: Any, rank: int, ranks: int, together: Barrier, pipe: Conne
     after = memory()
     together.wait()
     files = len(list(Path("/proc/self/fd").iterdir()))
-    pipe.send({"first": first, "ready": READY, "descriptors": files, "before": before, **after})
+    pipe.send({"first": first, "descriptors": files, "before": before, **after})
 
 
 def _settle() -> None:
@@ -73,12 +74,13 @@ def _settle() -> None:
 def epochs(sides: dict[str, Any], workers: Sequence[int], rounds: int, pipe: Connection) -> None:
     """Run in one spawned process: epochs of all sides in turn, there and back, after a first round to warm up.
 
-    Epochs without loader workers are short, so there are more of them.
+    Short epochs vary most, so there are more of them.
     """
     _settle()
     found: dict[str, list[float]] = {f"{side}/{count}": [] for side in sides for count in workers}
     for count in workers:
-        for turn in range(1 + (rounds if count else 5 * rounds)):
+        items = len(next(iter(sides.values())))
+        for turn in range(1 + max(3, min(rounds if count else 5 * rounds, READS // items))):
             for side in sides if turn % 2 else reversed(sides):
                 seconds = read(loader(sides[side], 0, 1, count))
                 if turn:

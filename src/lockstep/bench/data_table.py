@@ -16,7 +16,7 @@ def tables(found: Found) -> list[Table]:
     measured = Table(title="the same items, three ways", title_justify="left", title_style="bold")
     for heading in ("items", "held as"):
         measured.add_column(heading)
-    headings = ["start", "of it data", *(f"epoch, {n} workers" for n in WORKERS), "files", "private", "shared"]
+    headings = ["start", *(f"epoch, {n} workers" for n in WORKERS), "files", "private", "shared"]
     for heading in [*headings, "copies", "Lightning"]:
         measured.add_column(heading, justify="right")
     for row in found.rows:
@@ -27,7 +27,6 @@ def tables(found: Found) -> list[Table]:
             str(row.items),
             row.side,
             _seconds(row.start),
-            _seconds(row.opened, 1000),
             *(_seconds(row.epoch[n], 1000) for n in WORKERS),
             str(row.descriptors),
             f"{row.private / 2**20:.0f} MiB",

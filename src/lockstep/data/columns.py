@@ -81,7 +81,9 @@ class Fixed(Column):
         if self.kind != "tensor" or self._carried:
             return super().items(indices)
         values, view = self._values, torch.from_numpy
-        return [view(values[index, ...]) for index in indices]
+        if values.ndim > 1:
+            return list(map(view, map(values.__getitem__, indices)))
+        return [view(values[index, ...]) for index in indices]  # a row of one number stays an array
 
     def gather(self, indices: Sequence[int], how: str, fill: float) -> Any:
         """Return the rows as one tensor."""

@@ -51,7 +51,9 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
 
 def vector_of(tensor: Tensor) -> Vector:
     """Return a tensor as vectors are seen; see [Note: arrays]."""
-    return tensor.detach().numpy() if tensor.is_cpu else tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    return tensor.numpy() if tensor.is_cpu else tensor
 
 
 def by_planes(x: Tensor) -> bool:
