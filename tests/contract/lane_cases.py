@@ -157,10 +157,10 @@ CASES = {
 }
 
 
-def train(name: str, strategy: str, world: World, workers: int) -> tuple[str, list[float]]:
-    """Train a case to its end; return the digest and the losses."""
+def make(name: str, strategy: str, world: World, workers: int) -> Trainer:
+    """Return a trainer for a case."""
     case = CASES[name]
-    trainer = Trainer(
+    return Trainer(
         world,
         case.model,
         case.optimizer,
@@ -171,11 +171,24 @@ def train(name: str, strategy: str, world: World, workers: int) -> tuple[str, li
         clip=case.clip,
         schedule=case.schedule,
     )
-    losses = [
-        trainer.step(batch).loss
-        for epoch in range(case.epochs)
-        for batch in trainer.batches(case.data(), global_batch=case.global_batch, epoch=epoch)
-    ]
+
+
+def go_on(trainer: Trainer, stop: int | None = None, start: int | None = None, name: str = "sgd") -> list[float]:
+    """Train from where a trainer stands, to its end or until so many steps are done; return the losses."""
+    losses, case = [], CASES[name]
+    for epoch in range(trainer.epoch, case.epochs):
+        first = start if epoch == trainer.epoch else None
+        for batch in trainer.batches(case.data(), global_batch=case.global_batch, epoch=epoch, start=first):
+            losses.append(trainer.step(batch).loss)
+            if trainer.steps == stop:
+                return losses
+    return losses
+
+
+def train(name: str, strategy: str, world: World, workers: int) -> tuple[str, list[float]]:
+    """Train a case to its end; return the digest and the losses."""
+    trainer = make(name, strategy, world, workers)
+    losses = go_on(trainer, name=name)
     return trainer.digest(), losses
 
 

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "peers": "launch train strategies data recipe digest world errors",
     "report": "train errors version",
     "launch": "train strategies comm world errors",
-    "train": "strategies data nn recipe digest world seeding errors version lanes",
+    "train": "strategies data nn comm recipe digest world seeding errors version lanes",
     "strategies": "data nn comm lanes digest recipe world errors",
     "recipes": "recipe data",
     "recipe": "lanes errors",

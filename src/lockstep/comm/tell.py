@@ -36,16 +36,20 @@ def tell_all(text: str, device: str = "cpu", group: dist.ProcessGroup | None = N
     return [bytes(row[: int(length)].tolist()).decode() for row, length in zip(rows, lengths, strict=True)]
 
 
+def tell_tensor(value: Tensor, device: str = "cpu") -> Tensor:
+    """Return rank 0's tensor on every rank; the others give one of the same dtype and shape."""
+    # a copy, and as bytes: backends differ in the dtypes they take
+    bits = value.detach().to(device).contiguous().flatten().clone()
+    if bits.numel():
+        dist.broadcast(bits.view(torch.uint8), src=0)
+    return bits.view(value.shape)
+
+
 def tell_tensors(tensors: dict[str, Tensor], device: str = "cpu") -> dict[str, Tensor]:
     """Return rank 0's tensors on every rank, by name."""
     mine = {name: [str(value.dtype).removeprefix("torch."), list(value.shape)] for name, value in tensors.items()}
     found: dict[str, Tensor] = {}
     for name, (dtype, shape) in json.loads(tell_text(json.dumps(mine), device)).items():
-        value = (
-            tensors[name] if dist.get_rank() == 0 else torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-        )
-        # a copy, and as bytes: backends differ in the dtypes they take
-        bits = value.detach().to(device).contiguous().flatten().clone()
-        dist.broadcast(bits.view(torch.uint8), src=0)
-        found[name] = bits.view(shape)
+        own = tensors[name] if dist.get_rank() == 0 else torch.empty(shape, dtype=getattr(torch, dtype))
+        found[name] = tell_tensor(own, device)
     return found

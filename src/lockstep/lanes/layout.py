@@ -67,3 +67,14 @@ def lay_out(shapes: Sequence[tuple[int, ...]], keys: Sequence[Hashable], workers
         unit = workers * BLOCK
         sections.append(Section(key, tuple(slots), max(1, -(-end // unit)) * unit))
     return sections
+
+
+def windows(slots: Sequence[Slot], limit: int) -> list[tuple[Slot, ...]]:
+    """Cut a section's tensors into runs of at most `limit` elements; a larger tensor is a run by itself."""
+    runs: list[list[Slot]] = []
+    for slot in slots:
+        if runs and slot.stop - runs[-1][0].start <= limit:
+            runs[-1].append(slot)
+        else:
+            runs.append([slot])
+    return [tuple(run) for run in runs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -16,9 +16,11 @@ from lockstep.digest import training_state
 from lockstep.errors import BadInput, NotFinite
 from lockstep.lanes.rng import seed_lane
 from lockstep.recipe import Loss, LossFunction, OptimizerFactory, ScheduleFactory
+from lockstep.strategies.plain_state import Entry
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
 
     from lockstep.data.loader import Batch
     from lockstep.strategies.clock import Clock, Span
@@ -86,6 +88,19 @@ class How:
     """`on slices`, or `replicated: ` and why."""
 
 
+class Tuned(NamedTuple):
+    """An optimizer, its schedule, and what it updates by name."""
+
+    optimizer: Optimizer
+    """The user's own object."""
+    schedule: LRScheduler | None
+    """The user's own object, if there is one."""
+    members: list[list[str]]
+    """The trained parameters of each group, by name."""
+    whole: dict[str, nn.Parameter]
+    """Those whose state the optimizer keeps under the parameter itself; empty where it works on slices."""
+
+
 class LaneLoss(NamedTuple):
     """One lane's loss as a sum with a weight."""
 
@@ -127,9 +142,29 @@ class Strategy(ABC):
         """The plain model with its present weights, for evaluation and saving."""
         return self.training.model
 
+    def table(self) -> list[Entry]:
+        """Say what `stream` will yield on rank 0, in order; asks nobody."""
+        held = training_state(self.module, self.optimizer)
+        return [Entry(name, value.dtype, tuple(value.shape)) for name, value in held.items()]
+
+    def stream(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the whole training state under the plain model's names; all workers go through it together."""
+        yield from training_state(self.module, self.optimizer).items()
+
     def state(self) -> dict[str, Tensor]:
         """Return the whole training state under the plain model's names, as the digest wants it."""
-        return training_state(self.module, self.optimizer)
+        return dict(self.stream())
+
+    @abstractmethod
+    def tuned(self) -> list[Tuned]:
+        """Return the optimizers of this process, one per worker, for their settings."""
+
+    def check_state(self, held: Mapping[str, Mapping[str, tuple[int, ...]]], where: str) -> None:  # noqa: B027
+        """Refuse optimizer state, given as shapes by key and parameter, that this strategy cannot hold."""
+
+    @abstractmethod
+    def load(self, pieces: Iterable[tuple[str, Tensor]]) -> None:
+        """Take over a whole state, as `stream` yields it, whichever strategy it comes from; checked before."""
 
     def prepare_evaluation(self) -> None:  # noqa: B027 - most strategies have nothing to do here
         """Bring this rank's copy of the model to the state that all ranks evaluate."""

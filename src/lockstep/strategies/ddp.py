@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -12,9 +13,10 @@ from lockstep.comm.exact import Collective, Exchange, InProcess, SharedArena
 from lockstep.comm.hosts import ArenaPerHost, host_arena, ranks_by_host
 from lockstep.comm.tell import tell_all, tell_tensors
 from lockstep.errors import BadInput
-from lockstep.strategies.base import How, StepStats, Strategy, Training
+from lockstep.strategies.base import How, StepStats, Strategy, Training, Tuned
 from lockstep.strategies.exact import ExactWorker, arena_bytes
-from lockstep.strategies.plain_state import named_state, optimizer_state, optimizer_state_dict
+from lockstep.strategies.load_state import check_slices, load_workers, tuned
+from lockstep.strategies.plain_state import Entry, Held, named_state, optimizer_state, optimizer_state_dict, table
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -47,28 +49,41 @@ class Exact(Strategy):
         """Say which exchange was chosen, and how the optimizer runs."""
         return self.worker.how
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the whole state on every rank."""
+    def table(self) -> list[Entry]:
+        """Say what `stream` will yield on rank 0, in order."""
+        return table(self.worker)
+
+    def stream(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the whole state on every rank, a window at a time."""
         return named_state(self.worker, self._optimizer_state())
 
     def optimizer_state_dict(self) -> dict[str, object]:
         """Return the state of the plain optimizer; it loads there."""
         return optimizer_state_dict(self.worker, self._optimizer_state())
 
-    def _optimizer_state(self) -> dict[int, dict[str, Tensor]]:
+    def tuned(self) -> list[Tuned]:
+        """Return the one optimizer of this worker."""
+        return [tuned(self.worker)]
+
+    def check_state(self, held: Mapping[str, Mapping[str, tuple[int, ...]]], where: str) -> None:
+        """Refuse state that cannot be cut into slices."""
+        check_slices(self.worker, held, where)
+
+    def load(self, pieces: Iterable[tuple[str, Tensor]]) -> None:
+        """Put a whole state into the flat weights, the buffers, and this worker's slices."""
+        load_workers([self.worker], pieces)
+
+    def _optimizer_state(self) -> Iterator[Held]:
         if self.worker.replicated and self.exchange.workers > 1 and self.exchange.shares_memory:
             return self._state_of_the_first()
         return optimizer_state([self.worker], self.exchange.everyone)
 
-    def _state_of_the_first(self) -> dict[int, dict[str, Tensor]]:
-        """Return rank 0's state: with one copy of the weights it is the only one that updates whole tensors."""
-        mine = optimizer_state([self.worker], self.exchange.everyone)
-        told = tell_tensors({f"{index}/{key}": value for index, row in mine.items() for key, value in row.items()})
-        found: dict[int, dict[str, Tensor]] = {}
-        for name, value in told.items():
+    def _state_of_the_first(self) -> Iterator[Held]:
+        """Yield rank 0's state: with one copy of the weights it is the only one that updates whole tensors."""
+        mine = {f"{one.number}/{one.key}": one.value for one in optimizer_state([self.worker], self.exchange.everyone)}
+        for name, value in tell_tensors(mine).items():
             index, _, key = name.partition("/")
-            found.setdefault(int(index), {})[key] = value
-        return found
+            yield Held(int(index), key, value)
 
 
 class DDP(Exact):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from threading import BrokenBarrierError
@@ -17,9 +17,10 @@ from lockstep.data.loader import LaneBatch
 from lockstep.errors import BadInput
 from lockstep.lanes.own_generator import OwnGenerator
 from lockstep.lanes.rng import lane_seed
-from lockstep.strategies.base import How, LaneLoss, StepStats, Strategy, Training
+from lockstep.strategies.base import How, LaneLoss, StepStats, Strategy, Training, Tuned
 from lockstep.strategies.exact import ExactWorker
-from lockstep.strategies.plain_state import named_state, optimizer_state, optimizer_state_dict
+from lockstep.strategies.load_state import check_slices, load_workers, tuned
+from lockstep.strategies.plain_state import Entry, named_state, optimizer_state, optimizer_state_dict, table
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -71,13 +72,29 @@ class DP(Strategy):
         """Say how the optimizer runs; the threads share everything."""
         return self.workers[0].how
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the whole state."""
+    def table(self) -> list[Entry]:
+        """Say what `stream` will yield, in order."""
+        return table(self.workers[0])
+
+    def stream(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the whole state."""
         return named_state(self.workers[0], optimizer_state(self.workers, lambda bits: bits))
 
     def optimizer_state_dict(self) -> dict[str, object]:
         """Return the state of the plain optimizer; it loads there."""
         return optimizer_state_dict(self.workers[0], optimizer_state(self.workers, lambda bits: bits))
+
+    def tuned(self) -> list[Tuned]:
+        """Return every thread's optimizer."""
+        return [tuned(worker) for worker in self.workers]
+
+    def check_state(self, held: Mapping[str, Mapping[str, tuple[int, ...]]], where: str) -> None:
+        """Refuse state that cannot be cut into slices."""
+        check_slices(self.workers[0], held, where)
+
+    def load(self, pieces: Iterable[tuple[str, Tensor]]) -> None:
+        """Put a whole state into the one copy of the weights, and into every thread's buffers and slices."""
+        load_workers(self.workers, pieces)
 
     def _worker(self, rank: int, model: nn.Module) -> ExactWorker:
         exchange = InProcess(self.training.lanes, self.training.workers, rank, self._common)

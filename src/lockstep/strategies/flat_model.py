@@ -163,6 +163,14 @@ class FlatBuffers:
             first.copy_(value.view_as(first))
         self.restore()
 
+    def settle(self) -> None:
+        """Let what the modules hold now be the values that the next step starts from."""
+        self.collect()
+        for first, flat in zip(self.first, self.now, strict=True):
+            first.copy_(flat)
+        for first, index in zip(self._first_others, self._others, strict=True):
+            first.copy_(_buffer(self._places[index]))
+
     def _point(self, index: int) -> None:
         module, name = self._places[index]
         module._buffers[name] = self._views[index]

@@ -108,11 +108,20 @@ def state_names(optimizer: Optimizer, chunks: Sequence[Chunk]) -> dict[int, dict
     return found
 
 
-def flat_state(optimizer: Optimizer, chunks: Sequence[Chunk], section: int, key: str, flat: Tensor) -> None:
-    """Copy this worker's part of one state tensor into a flat tensor of the whole section."""
+def copy_state(optimizer: Optimizer, chunks: Sequence[Chunk], section: int, key: str, flat: Tensor, first: int) -> None:
+    """Copy this worker's part of one state tensor into a flat tensor that begins at element `first` of the section."""
     for chunk in chunks:
-        if chunk.section == section:
-            flat[chunk.start : chunk.stop].copy_(optimizer.state[chunk.weight][key])
+        start, stop = max(chunk.start, first), min(chunk.stop, first + flat.numel())
+        if chunk.section == section and start < stop:
+            held = optimizer.state[chunk.weight][key]
+            flat[start - first : stop - first].copy_(held[start - chunk.start : stop - chunk.start])
+
+
+def put_state(chunk: Chunk, first: int, flat: Tensor, held: Tensor) -> None:
+    """Copy the elements of a tensor, which begins at element `first` of the section, into a chunk's state."""
+    start, stop = max(chunk.start, first), min(chunk.stop, first + flat.numel())
+    if start < stop:
+        held[start - chunk.start : stop - chunk.start].copy_(flat[start - first : stop - first])
 
 
 def state_dtype(optimizer: Optimizer, chunks: Sequence[Chunk], section: int, key: str) -> torch.dtype:

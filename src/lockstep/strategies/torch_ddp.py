@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import BadInput
 from lockstep.nn.convert import without_samples
-from lockstep.strategies.base import How, LaneLoss, StepStats, Strategy, Training, backward, scale_gradients
+from lockstep.strategies.base import How, LaneLoss, StepStats, Strategy, Training, Tuned, backward, scale_gradients
 from lockstep.strategies.ddp_timer import DDPTimer
+from lockstep.strategies.load_state import load_plain
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -90,6 +93,17 @@ class TorchDDP(Strategy):
         """Give every rank rank 0's buffers, as DDP itself does before each training forward."""
         for buffer in self.module.buffers():
             dist.broadcast(buffer, src=0)
+
+    def tuned(self) -> list[Tuned]:
+        """Return this rank's optimizer, and what of its groups is trained."""
+        names = {id(p): name for name, p in self.module.named_parameters() if p.requires_grad}
+        groups = [group["params"] for group in self._optimizer.param_groups]
+        members = [[names[id(p)] for p in group if id(p) in names] for group in groups]
+        return [Tuned(self._optimizer, self._schedule, members, dict(self.module.named_parameters()))]
+
+    def load(self, pieces: Iterable[tuple[str, Tensor]]) -> None:
+        """Put a whole state into this rank's own copy."""
+        load_plain(self.module, self._optimizer, pieces)
 
     def _forward(self, lane: LaneBatch, step: int) -> LaneLoss:
         if lane.samples:

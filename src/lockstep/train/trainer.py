@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +18,9 @@ from lockstep.lanes.schedule import check_lanes
 from lockstep.strategies import find
 from lockstep.strategies.base import StepStats, Training
 from lockstep.strategies.clock import Clock, NoClock
+from lockstep.train.checkpoint import load, save
+from lockstep.train.checkpoint_file import Saved
+from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.evaluate import evaluate
 from lockstep.train.synchronise import fill_up, with_sync_batchnorm
 
@@ -81,6 +87,16 @@ class Trainer:
         self.strategy = find(strategy)(world, training)
         self._clock_type = Clock if measure else NoClock
         self._clock: Clock | None = None
+        self._sync_batchnorm = sync_batchnorm
+        self.steps = 0
+        """How many steps were done, those before a loaded checkpoint included."""
+        self.epoch = 0
+        """The epoch of the last step."""
+        self.epoch_step: int | None = 0
+        """How many steps of that epoch were done; None if its batches were not made by `batches`."""
+        self._global_batch: int | None = None
+        self._loaded = False
+        self._given = (-1, 0)
         self._next_step = 0
 
     @property
@@ -94,15 +110,18 @@ class Trainer:
         *,
         global_batch: int,
         epoch: int = 0,
-        start: int = 0,
+        start: int | None = None,
         collate: Collate | None = None,
         prefetch: int | None = None,
     ) -> Iterator[Batch]:
         """Yield this worker's part of each global batch; the order follows from the seed and the epoch alone.
 
+        `start` is the first step of the epoch; None: the first, or after `load` where the checkpoint stood.
         `dataset` may also be a stream or a stock DataLoader; `prefetch` batches are made ahead on a thread.
         """
         check_lanes(self.lanes, self.world.size, global_batch)
+        start = self._start(epoch, global_batch) if start is None else start
+        self._global_batch, self._loaded = global_batch, False
         share = Share(
             global_batch=global_batch,
             lanes=self.lanes,
@@ -119,7 +138,7 @@ class Trainer:
             prefetch=prefetch,
             first_step=self._next_step or start,
         )
-        while True:
+        for position in itertools.count(start + 1):
             self._clock = self._clock_type()
             batch = next(source, None)
             if batch is None:
@@ -127,6 +146,7 @@ class Trainer:
             if self._fill_up:
                 batch = fill_up(batch, self.lanes // self.world.size, lambda: fetch(dataset, [0], collate))
             self._next_step = batch.step + 1
+            self._given = (batch.step, position)
             yield batch
 
     def step(self, batch: Batch) -> StepStats:
@@ -134,7 +154,11 @@ class Trainer:
         clock, self._clock = self._clock or self._clock_type(), None
         clock.lap("data")
         self.model.train()
-        return self.strategy.step(batch, clock)
+        stats = self.strategy.step(batch, clock)
+        given, position = self._given
+        self.steps, self.epoch = batch.step + 1, batch.epoch
+        self.epoch_step = position if given == batch.step else None
+        return stats
 
     def evaluate(
         self, metrics: Metrics, dataset: Any, *, batch: int, collate: Collate | None = None
@@ -146,3 +170,52 @@ class Trainer:
     def digest(self) -> str:
         """Return the digest of parameters, buffers and optimizer state."""
         return digest(self.strategy.state())
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint, whole or not at all; all workers call this together."""
+        save(self, Path(path), self.arithmetic())
+
+    def load(self, path: str | Path) -> None:
+        """Take over a checkpoint of the same model, on any number of workers, whichever strategy wrote it.
+
+        All workers call this together; rank 0 reads the file, and nothing in it is executed. Another arithmetic
+        (seed, lanes, threads, ...) is refused; another version of what computes is a warning.
+        """
+        for text in self.resume(lambda: Saved(Path(path)), self.arithmetic()):
+            warnings.warn(text, stacklevel=2)
+
+    def resume(self, open_file: Callable[[], Saved], arithmetic: Arithmetic) -> list[str]:
+        """Take over what rank 0 opens; return what may make other bits than an unbroken run's."""
+        header, found = load(self, open_file, arithmetic)
+        self.steps = self._next_step = header.step
+        self.epoch, self.epoch_step = header.epoch, header.epoch_step
+        self._global_batch, self._loaded = header.arithmetic.global_batch, True
+        return found
+
+    def arithmetic(self, recipe: str = "") -> Arithmetic:
+        """Return what the bits depend on, beside the code and the data."""
+        return Arithmetic(
+            recipe=recipe,
+            seed=self.seed,
+            lanes=self.lanes,
+            global_batch=self._global_batch,
+            threads=self.world.threads,
+            clip=self.strategy.training.clip,
+            sync_batchnorm=self._sync_batchnorm,
+        )
+
+    def _start(self, epoch: int, global_batch: int) -> int:
+        """Return the first step of an epoch that was not done before the checkpoint that was loaded."""
+        if not self._loaded or epoch > self.epoch:
+            return 0
+        if epoch < self.epoch:
+            raise BadInput(
+                f"epoch {epoch} was done before the checkpoint, which stands in epoch {self.epoch}: "
+                "loop over range(trainer.epoch, epochs)"
+            )
+        if self._global_batch not in (None, global_batch):
+            raise BadInput(
+                f"the checkpoint was written with global batch {self._global_batch}, and here it is {global_batch}: "
+                "use the same to the end of its epoch"
+            )
+        return self.epoch_step or 0

@@ -1,0 +1,91 @@
+"""What an optimizer and its schedule hold beside tensors: settings of groups, counters, plain state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lockstep.errors import BadInput
+from lockstep.train.plain_data import decode, encode
+
+if TYPE_CHECKING:
+    from lockstep.strategies.base import Tuned
+
+
+def settings_of(tuned: Tuned) -> dict[str, Any]:
+    """Return the settings as JSON can hold them; refuse state that a checkpoint cannot hold."""
+    optimizer, schedule = tuned.optimizer, tuned.schedule
+    strange = [key for key in optimizer.state if not isinstance(key, Tensor)]
+    if strange:
+        raise BadInput(f"the optimizer keeps state under {strange[0]!r}, which belongs to no parameter")
+    groups = []
+    for number, (fields, members) in enumerate(zip(optimizer.param_groups, tuned.members, strict=True)):
+        values = {key: value for key, value in fields.items() if key != "params"}
+        groups.append({"parameters": members, "values": encode(values, f"group {number} of the optimizer")})
+    return {
+        "optimizer": type(optimizer).__qualname__,
+        "groups": groups,
+        "plain": {name: encode(values, f"the optimizer's state of {name}") for name, values in _plain(tuned).items()},
+        "schedule": None if schedule is None else type(schedule).__qualname__,
+        "schedule_state": None if schedule is None else encode(schedule.state_dict(), "the state of the schedule"),
+    }
+
+
+def check_settings(saved: dict[str, Any], tuned: Tuned, where: str) -> None:
+    """Refuse another optimizer, other groups or another schedule; nothing is changed yet."""
+    here = settings_of(tuned)
+    for name in ("optimizer", "schedule"):
+        if saved[name] != here[name]:
+            raise BadInput(f"{where} has the {name} {saved[name]}, and here it is {here[name]}: use the same")
+    if len(saved["groups"]) != len(here["groups"]):
+        raise BadInput(
+            f"{where} has {len(saved['groups'])} optimizer groups, and here are {len(here['groups'])}: use the same"
+        )
+    for number, (theirs, ours) in enumerate(zip(saved["groups"], here["groups"], strict=True)):
+        if theirs["parameters"] != ours["parameters"]:
+            name = _first_other(theirs["parameters"], ours["parameters"])
+            raise BadInput(f"{where} has other parameters in group {number} of the optimizer: {name} is the first")
+        _same_keys(decode(theirs["values"]), decode(ours["values"]), f"{where}: group {number} of the optimizer")
+    if here["schedule"] is not None:
+        _same_keys(decode(saved["schedule_state"]), decode(here["schedule_state"]), f"{where}: the schedule")
+
+
+def apply_settings(saved: dict[str, Any], tuned: Tuned) -> None:
+    """Take the settings over, after the tensors; what the recipe says of them now is replaced."""
+    for fields, theirs in zip(tuned.optimizer.param_groups, saved["groups"], strict=True):
+        for key, value in decode(theirs["values"]).items():
+            if isinstance(fields[key], Tensor):
+                with torch.no_grad():
+                    fields[key].copy_(value)  # the schedule holds this very tensor
+            else:
+                fields[key] = value
+    for name, values in saved["plain"].items():
+        for key, value in decode(values).items():
+            if tuned.whole:
+                tuned.optimizer.state[tuned.whole[name]][key] = value
+    if tuned.schedule is not None:
+        tuned.schedule.load_state_dict(decode(saved["schedule_state"]))
+
+
+def _plain(tuned: Tuned) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, parameter in tuned.whole.items():
+        held = tuned.optimizer.state.get(parameter, {})
+        values = {key: value for key, value in held.items() if not isinstance(value, Tensor)}
+        if values:
+            found[name] = values
+    return found
+
+
+def _same_keys(theirs: dict[str, Any], ours: dict[str, Any], where: str) -> None:
+    if set(theirs) != set(ours):
+        name = _first_other(sorted(theirs), sorted(ours))
+        raise BadInput(
+            f"{where} has other settings than here: {name} is the first. Use the same optimizer and schedule"
+        )
+
+
+def _first_other(theirs: list[str], ours: list[str]) -> str:
+    return next((name for name in (*theirs, *ours) if (name in theirs) != (name in ours)), "their order")

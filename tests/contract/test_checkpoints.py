@@ -1,0 +1,114 @@
+"""A training that is broken off and goes on elsewhere ends with the digest of one that was not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from lockstep import World
+from tests.contract.lane_cases import CASES, go_on, make, train, world_of
+from tests.ranks import Ranks
+
+NAMES = ["sgd", "amsgrad", "clipped groups", "schedule", "unused", "two dtypes", "whole tensors"]
+EPOCH_STEPS = 4
+
+
+@cache
+def reference(name: str) -> str:
+    torch.set_num_threads(1)
+    return train(name, "single", World.alone(threads=1), 1)[0]
+
+
+def through(rank: int, size: int, name: str, backend: str, strategy: str, files: list[Path]) -> tuple[str, str, str]:
+    """Go on from one file, write another two steps later, and train to the end."""
+    trainer = make(name, strategy, world_of(rank, size, backend, [size]), size)
+    trainer.load(files[0])
+    first = trainer.digest()
+    weights = [parameter.data_ptr() for parameter in trainer.model.parameters()]
+    go_on(trainer, trainer.steps + 2)
+    trainer.save(files[1])
+    middle = trainer.digest()
+    go_on(trainer)
+    assert weights == [parameter.data_ptr() for parameter in trainer.model.parameters()], "they were to stay in place"
+    return first, middle, trainer.digest()
+
+
+@pytest.fixture(scope="module", params=[("shm", 2), ("shm", 4), ("gloo", 3)], ids=lambda p: f"{p[0]}-{p[1]}")
+def group(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    backend, size = request.param
+    with Ranks(size, backend) as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_single_then_processes_then_threads(name: str, group: Ranks, tmp_path: Path) -> None:
+    files = [tmp_path / "one.ls", tmp_path / "two.ls"]
+    one = make(name, "single", World.alone(threads=1), 1)
+    go_on(one, 3)
+    one.save(files[0])
+    begun = one.digest()
+    two = make(name, "dp", World.alone(threads=1), 3)
+    found = group.run(through, name, group.backend, "ddp", files)
+    middle = found[0][1]
+    assert set(found) == {(begun, middle, reference(name))}
+    two.load(files[1])
+    assert (two.digest(), two.steps, two.epoch, two.epoch_step) == (middle, 5, 1, 1)
+    go_on(two)
+    assert two.digest() == reference(name)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["one.ls", "two.ls"]
+
+
+@pytest.mark.parametrize("stop", [0, 1, EPOCH_STEPS, 2 * EPOCH_STEPS])
+@pytest.mark.parametrize("name", CASES)
+def test_threads_then_single(name: str, stop: int, tmp_path: Path) -> None:
+    """Before the first step, within an epoch, between two, and after the last."""
+    one = make(name, "dp", World.alone(threads=1), 2)
+    if stop:
+        go_on(one, stop)
+    one.save(tmp_path / "one.ls")
+    two = make(name, "single", World.alone(threads=1), 1)
+    two.load(tmp_path / "one.ls")
+    assert two.digest() == one.digest()
+    assert len(go_on(two)) == 2 * EPOCH_STEPS - stop
+    assert two.digest() == reference(name)
+
+
+def stock(rank: int, size: int, name: str, backend: str, files: list[Path]) -> tuple[str, str, str]:
+    """What torch-ddp makes of a training that begins at a file; and of one that it broke off itself on the way."""
+    world = world_of(rank, size, backend, [size])
+    whole, broken, again = (make(name, "torch-ddp", world, size) for _ in range(3))
+    whole.load(files[0])
+    first = whole.digest()
+    go_on(whole)
+    broken.load(files[0])
+    go_on(broken, 5)
+    broken.save(files[1])
+    again.load(files[1])
+    go_on(again)
+    return first, whole.digest(), again.digest()
+
+
+@pytest.mark.parametrize("name", ["sgd", "clipped groups", "schedule", "whole tensors"])
+def test_the_stock_strategy(name: str, tmp_path: Path, pair: Ranks) -> None:
+    files = [tmp_path / "one.ls", tmp_path / "two.ls"]
+    one = make(name, "single", World.alone(threads=1), 1)
+    go_on(one, 3)
+    one.save(files[0])
+    found = pair.run(stock, name, pair.backend, files)
+    assert {first for first, _, _ in found} == {one.digest()}
+    _, whole, again = found[0]
+    assert whole == again
+    back = make(name, "single", World.alone(threads=1), 1)
+    back.load(files[1])
+    assert back.steps == 5
+    go_on(back)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Ranks]:
+    with Ranks(2, "gloo") as started:
+        yield started
