@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -57,6 +57,7 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
 @with_recipe_options
 def run(
     asked: RecipeOptions,
+    context: typer.Context,
     strategy: Annotated[
         str | None, typer.Option(help="single, dp, ddp, torch-ddp, lightning or accelerate.", show_default="by workers")
     ] = None,
@@ -68,6 +69,13 @@ def run(
     rank: Annotated[int | None, typer.Option(help="By hand: which rank this terminal is.")] = None,
     rendezvous: Annotated[
         str | None, typer.Option(help="By hand: host:port of rank 0, or file:///path on one host.")
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Write a checkpoint after every so many steps, and after the last.")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Go on with the run in this folder; what else is given replaces what it was started with."),
     ] = None,
     out: Out = None,
     json: Json = False,
@@ -93,8 +101,11 @@ def run(
         workers=count,
         launcher=place.launcher if place else launcher or ("inline" if count == 1 else "spawn"),
         backend=backend,
+        checkpoint_every=checkpoint_every,
         progress=not json,
     )
+    if resume is not None:
+        spec, out = _resumed(context, spec, place), resume.absolute()
     folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{asked.stem}-{spec.strategy}"
     if place is not None:
         _as_rank(spec, place, folder, json)
@@ -166,6 +177,20 @@ def _check_own_launch(strategy: str | None, launcher: str | None, nodes: int | N
     if strategy in PEERS and (launcher is not None or nodes is not None):
         why = f"launcher {launcher}" if launcher is not None else "--nodes"
         raise BadInput(f"strategy {strategy} starts its own ranks on this host: {why} cannot be used with it")
+
+
+def _resumed(context: typer.Context, spec: RunSpec, place: Place | None) -> RunSpec:
+    """Return the order to go on with: as the folder says, but for what was typed, or what the launcher says."""
+    from lockstep.train.resume import read_standing, resumed_spec
+
+    folder = context.params["resume"]
+    typed = {name for name in context.params if str(context.get_parameter_source(name)) != "ParameterSource.DEFAULT"}
+    if "out" in typed:
+        raise BadInput(f"--resume {folder} goes on in that folder: leave --out out")
+    given = {"measure" if name == "no_measure" else name for name in typed} | {"progress"}
+    given |= {"workers", "launcher"} if place else set()
+    fields = {name: value for name, value in asdict(spec).items() if name in given - {"resume"}}
+    return resumed_spec(read_standing(folder.absolute()), fields)
 
 
 def _by_hand(rank: int, workers: int | None, rendezvous: str | None, launcher: str | None) -> Place:

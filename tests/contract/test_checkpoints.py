@@ -17,44 +17,57 @@ NAMES = ["sgd", "amsgrad", "clipped groups", "schedule", "unused", "two dtypes",
 EPOCH_STEPS = 4
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
 @cache
 def reference(name: str) -> str:
-    torch.set_num_threads(1)
     return train(name, "single", World.alone(threads=1), 1)[0]
 
 
-def through(rank: int, size: int, name: str, backend: str, strategy: str, files: list[Path]) -> tuple[str, str, str]:
+def through(rank: int, size: int, name: str, backend: str, hosts: list[int], files: list[Path]) -> tuple[str, str, str]:
     """Go on from one file, write another two steps later, and train to the end."""
-    trainer = make(name, strategy, world_of(rank, size, backend, [size]), size)
+    trainer = make(name, "ddp", world_of(rank, size, backend, hosts), size)
     trainer.load(files[0])
     first = trainer.digest()
     weights = [parameter.data_ptr() for parameter in trainer.model.parameters()]
     go_on(trainer, trainer.steps + 2)
     trainer.save(files[1])
     middle = trainer.digest()
-    go_on(trainer)
+    go_on(trainer, start=trainer.epoch_step)
     assert weights == [parameter.data_ptr() for parameter in trainer.model.parameters()], "they were to stay in place"
     return first, middle, trainer.digest()
 
 
-@pytest.fixture(scope="module", params=[("shm", 2), ("shm", 4), ("gloo", 3)], ids=lambda p: f"{p[0]}-{p[1]}")
-def group(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    backend, size = request.param
-    with Ranks(size, backend) as started:
-        yield started
+GROUPS = {
+    "shm-2": ("shm", [2]),
+    "shm-4": ("shm", [4]),
+    "gloo-3": ("gloo", [3]),
+    "hosts-2+1": ("gloo", [2, 1]),
+}
+
+
+@pytest.fixture(scope="module", params=list(GROUPS.values()), ids=list(GROUPS))
+def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
+    backend, hosts = request.param
+    with Ranks(sum(hosts), backend) as started:
+        yield started, hosts
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_single_then_processes_then_threads(name: str, group: Ranks, tmp_path: Path) -> None:
+def test_single_then_processes_then_threads(name: str, group: tuple[Ranks, list[int]], tmp_path: Path) -> None:
+    ranks, hosts = group
     files = [tmp_path / "one.ls", tmp_path / "two.ls"]
     one = make(name, "single", World.alone(threads=1), 1)
     go_on(one, 3)
     one.save(files[0])
     begun = one.digest()
-    two = make(name, "dp", World.alone(threads=1), 3)
-    found = group.run(through, name, group.backend, "ddp", files)
+    found = ranks.run(through, name, ranks.backend, hosts, files)
     middle = found[0][1]
     assert set(found) == {(begun, middle, reference(name))}
+    two = make(name, "dp", World.alone(threads=1), 3)
     two.load(files[1])
     assert (two.digest(), two.steps, two.epoch, two.epoch_step) == (middle, 5, 1, 1)
     go_on(two)

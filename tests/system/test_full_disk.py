@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.train.records import read_json, read_records
-from tests.commands import TINY, lockstep
+from tests.commands import RECIPES, TINY, lockstep
 
 
 @pytest.fixture
@@ -39,6 +39,26 @@ def test_the_disk_fills_up_in_the_middle(small_disk: Path, tmp_path: Path) -> No
         steps = [line["step"] for line in read_records(out / f"rank-{rank}.jsonl") if "step" in line]
         assert steps == list(range(len(steps)))
     assert not list(out.glob(".*"))
+
+
+def test_the_disk_fills_up_with_checkpoints(small_disk: Path, tmp_path: Path) -> None:
+    """The one before stays whole, and with more room the run goes on to the digest of an unbroken one."""
+    recipe, out = f"{RECIPES / 'resumed.py'}:large", small_disk / "out"
+    order = ["--workers", "2", "--threads", "1", "--lanes", "4"]
+    subprocess.run(["mount", "-o", "remount,size=640k", str(small_disk)], check=True)
+    done = lockstep("run", recipe, *order, "--checkpoint-every", "2", "--out", str(out), cwd=tmp_path)
+    assert done.code == 1, done.text
+    assert "cannot write the checkpoint" in done.err
+    assert "No space left on device. What was written before it is whole: make room" in done.err
+    assert not list(out.glob(".*"))
+    assert sorted(path.name for path in out.glob("*.ls")) == ["checkpoint-000002.ls", "checkpoint-000004.ls"]
+    subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
+    again = lockstep("run", "--resume", str(out), cwd=tmp_path)
+    assert again.code == 0, again.text
+    whole = lockstep("run", recipe, *order, "--out", "whole", cwd=tmp_path)
+    assert whole.code == 0, whole.text
+    digests = [read_json(folder / "result.json")["digest"] for folder in (out, tmp_path / "whole")]
+    assert digests[0] == digests[1]
 
 
 def test_a_disk_that_is_full_already(small_disk: Path, tmp_path: Path) -> None:

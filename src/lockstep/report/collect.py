@@ -11,6 +11,7 @@ from typing import Any
 from lockstep.errors import BadInput
 from lockstep.report import checked
 from lockstep.train.records import read_json, read_records
+from lockstep.train.resume import attempts
 
 TINY = 1e-6
 """Differences of clocks round to a little less than nothing."""
@@ -43,7 +44,7 @@ class Run:
     result: Mapping[str, Any]
     """result.json."""
     losses: tuple[float, ...]
-    """The global loss of each step: the ranks' means, weighted."""
+    """The global loss of each step, those before a checkpoint included: the ranks' means, weighted."""
     steps: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     """The step lines of each rank, in order."""
     prints: tuple[Mapping[str, Any], ...] = ()
@@ -78,7 +79,7 @@ def read_run(folder: Path) -> Run:
         folder=folder,
         order=order,
         result=result,
-        losses=tuple(_losses(steps)),
+        losses=tuple(_losses([*_earlier(folder), steps])),
         steps=steps,
         prints=tuple(_prints(folder / "prints.jsonl")),
         hosts=hosts,
@@ -205,13 +206,25 @@ def _check_whole(
         )
 
 
-def _losses(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[float]:
-    """Combine the ranks' records into one loss per step."""
+Lines = Sequence[Mapping[str, Any]]
+
+
+def _earlier(folder: Path) -> list[Sequence[Lines]]:
+    """Return the step lines by rank of each attempt before the last, in order."""
+    paths = [_rank_files(attempt, None) for attempt in attempts(folder)]
+    return [[tuple(_steps(path, read_records(path))) for path in ranks] for ranks in paths]
+
+
+def _losses(tries: Sequence[Sequence[Lines]]) -> list[float]:
+    """Combine the ranks' records into one loss per step; a step that was done again counts as it was last."""
     sums: dict[int, list[float]] = {}
-    for line in (line for lines in ranks for line in lines):
-        loss = math.nan if line["loss"] is None else float(line["loss"])
-        weight = float(line.get("weight") or 0.0)
-        entry = sums.setdefault(int(line["step"]), [0.0, 0.0])
-        entry[0] += loss * weight
-        entry[1] += weight
+    for ranks in tries:
+        again: dict[int, list[float]] = {}
+        for line in (line for lines in ranks for line in lines):
+            loss = math.nan if line["loss"] is None else float(line["loss"])
+            weight = float(line.get("weight") or 0.0)
+            entry = again.setdefault(int(line["step"]), [0.0, 0.0])
+            entry[0] += loss * weight
+            entry[1] += weight
+        sums |= again
     return [total / weight for _, (total, weight) in sorted(sums.items()) if weight]

@@ -58,7 +58,9 @@ def run_lines(run: Run) -> list[str]:
     memory = " + ".join(f"{bytes_ / 2**20:.0f}" for bytes_ in result["peak_memory"])
     name, lanes = run.order["recipe"]["name"], run.order["plan"]["lanes"]
     how = f"{spec['strategy']} on {spec['workers']} worker(s) by {spec['launcher']}, {lanes} lanes"
-    speed = f"{result['steps']} steps in {result['seconds']:.2f} s, {result['samples_per_second']:.0f} samples/s"
+    resumed = result.get("resumed")
+    since = f" (from step {resumed[-1]['step']} on)" if resumed else ""
+    speed = f"{result['steps']} steps{since} in {result['seconds']:.2f} s, {result['samples_per_second']:.0f} samples/s"
     coupled = result.get("depends_on_workers")
     depends = f" (depends on the number of workers: {coupled})" if coupled else ""
     ran = [f"{what}: {result[what]}" for what in ("exchange", "optimizer") if result.get(what)]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from lockstep.data.source import count_samples
 from lockstep.errors import NotFinite
+from lockstep.train.keeper import Keeper, go_on
 from lockstep.train.prints import Pauses
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
+from lockstep.train.resume import holding
 from lockstep.train.steps import StepLog
 from lockstep.train.trainer import Trainer
 
@@ -32,11 +35,16 @@ if TYPE_CHECKING:
 def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     """Train, evaluate, and leave this rank's records; rank 0 also leaves the result.
 
-    1. Load and check the recipe; make data, model, strategy.
+    1. Load and check the recipe; make data, model, strategy; load the checkpoint of a run that goes on.
     2. All ranks wait for each other, so that nobody's start-up enters the measured time.
     3. Steps, one line each.
     4. Evaluate, digest, gather what each rank measured.
     """
+    with holding(folder) if world.rank == 0 else contextlib.nullcontext():
+        _train(spec, world, folder, records)
+
+
+def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     recipe = spec.load()
     dataset = recipe.dataset()
     plan = spec.plan(recipe, count_samples(dataset))
@@ -55,6 +63,8 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         measure=spec.measure,
     )
     records.write({**header(world, plan), **asdict(trainer.strategy.how())})
+    resumed = go_on(trainer, folder, recipe.name) if spec.resume else []
+    first = trainer.steps
     _wait_for_all(world)
     log = StepLog(records, world.device, spec.measure)
     started = time.time()
@@ -62,17 +72,23 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     with Progress(plan.steps, label=label, shown=spec.progress and world.rank == 0) as progress:
         source = _all_batches(trainer, recipe, dataset, plan)
         pauses = Pauses(folder, world, plan.steps) if spec.measure else None
-        seconds = run_steps(trainer, source, log, progress, pauses)
+        keeper = Keeper(folder, recipe.name, spec.checkpoint_every, plan.steps, records)
+        seconds = run_steps(trainer, source, log, progress, pauses, keeper)
     metrics = _evaluate(trainer, recipe, plan)
     coupled = "SyncBatchNorm" if spec.sync_batchnorm else ""
-    how = trainer.strategy.how()
-    leave_result(folder, world, log, Ended(plan, recipe, trainer.digest(), metrics, started, seconds, coupled, how))
+    ended = Ended(plan, recipe, trainer.digest(), metrics, started, seconds, coupled, trainer.strategy.how())
+    leave_result(folder, world, log, replace(ended, first=first, checkpoint_seconds=keeper.seconds, resumed=resumed))
 
 
 def run_steps(
-    trainer: Trainer, source: Iterator[Batch], log: StepLog, progress: Progress, pauses: Pauses | None
+    trainer: Trainer,
+    source: Iterator[Batch],
+    log: StepLog,
+    progress: Progress,
+    pauses: Pauses | None,
+    keeper: Keeper | None = None,
 ) -> float:
-    """Do every step and note it; return the seconds of all of them, without the pauses."""
+    """Do every step and note it; return the seconds of all of them, without the pauses and the checkpoints."""
     began = time.perf_counter()
     at, before = time.time(), began
     for batch in source:
@@ -86,9 +102,11 @@ def run_steps(
         progress.step(stats.step + 1, stats.loss)
         if pauses is not None:
             pauses.after(stats.step, trainer.model)
+        if keeper is not None:
+            keeper.after(trainer)
         at, before = time.time(), time.perf_counter()
     _wait_for_all(trainer.world)
-    return time.perf_counter() - began - (pauses.seconds if pauses else 0.0)
+    return time.perf_counter() - began - sum(each.seconds for each in (pauses, keeper) if each)
 
 
 def header(world: World, plan: Plan) -> dict[str, Any]:
@@ -111,9 +129,9 @@ def _all_batches(trainer: Trainer, recipe: Recipe, dataset: Any, plan: Plan) -> 
     epochs = -(-plan.steps // plan.epoch_steps)
     every = (
         trainer.batches(dataset, global_batch=recipe.global_batch, epoch=epoch, collate=recipe.collate)
-        for epoch in range(epochs)
+        for epoch in range(trainer.epoch, epochs)
     )
-    return itertools.islice(itertools.chain.from_iterable(every), plan.steps)
+    return itertools.islice(itertools.chain.from_iterable(every), plan.steps - trainer.steps)
 
 
 def _evaluate(trainer: Trainer, recipe: Recipe, plan: Plan) -> dict[str, float]:

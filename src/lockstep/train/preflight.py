@@ -1,4 +1,4 @@
-"""The check before any worker starts: load the recipe, count its steps, make the run folder."""
+"""The check before any worker starts: load the recipe, count its steps, make the run folder or find where it stands."""
 
 from __future__ import annotations
 
@@ -8,23 +8,30 @@ from typing import TYPE_CHECKING
 from lockstep.data.source import count_samples, open_source
 from lockstep.errors import BadInput
 from lockstep.strategies import PEERS, check_name
+from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.records import CannotWrite, create_folder
+from lockstep.train.resume import check_standing, history, holding, put_aside, read_standing
 from lockstep.train.spec import RunSpec, write_spec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lockstep.recipe import Plan
+    from lockstep.recipe import Plan, Recipe
 
 
 def preflight(spec: RunSpec, out: Path) -> None:
     """Refuse what cannot run, then make the run folder with its order in it."""
     check_name(spec.strategy)
+    if spec.checkpoint_every is not None and spec.checkpoint_every < 1:
+        raise BadInput(f"--checkpoint-every {spec.checkpoint_every}: at least 1 step is needed between checkpoints")
     recipe = spec.load()
     data = recipe.dataset()
     plan = spec.plan(recipe, count_samples(data))
     if spec.strategy in PEERS:
         _check_peer(spec, plan, stream=open_source(data).stream)
+    if spec.resume:
+        _make_ready(spec, out, recipe, plan)
+        return
     create_folder(out)
     try:
         write_spec(out, spec, recipe, plan)
@@ -32,6 +39,27 @@ def preflight(spec: RunSpec, out: Path) -> None:
         if not any(out.iterdir()):
             out.rmdir()
         raise BadInput(str(error)) from error
+
+
+def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None:
+    """Check that the run can go on, and put aside what the last attempt left."""
+    with holding(folder):
+        standing = read_standing(folder)
+        arithmetic = Arithmetic(
+            recipe=recipe.name,
+            seed=recipe.seed,
+            lanes=plan.lanes,
+            global_batch=recipe.global_batch,
+            threads=spec.threads or standing.header.arithmetic.threads,
+            clip=recipe.clip,
+            sync_batchnorm=spec.sync_batchnorm,
+        )
+        check_standing(standing, arithmetic, samples=plan.samples, steps=plan.steps)
+        try:
+            put_aside(folder)
+            write_spec(folder, spec, recipe, plan, history(standing))
+        except CannotWrite as error:
+            raise BadInput(str(error)) from error
 
 
 def _check_peer(spec: RunSpec, plan: Plan, *, stream: bool) -> None:
@@ -48,5 +76,7 @@ def _check_peer(spec: RunSpec, plan: Plan, *, stream: bool) -> None:
         )
     if spec.sync_batchnorm:
         raise BadInput(f"--sync-batchnorm: strategy {spec.strategy} has no SyncBatchNorm on the CPU; use ddp")
+    if spec.checkpoint_every is not None or spec.resume:
+        raise BadInput(f"strategy {spec.strategy} writes and reads no checkpoints here: use ddp")
     if stream:
         raise BadInput(f"strategy {spec.strategy} shuffles over its ranks, and this data is a stream: use ddp")

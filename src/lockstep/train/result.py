@@ -44,11 +44,20 @@ class Ended:
     """What makes the digest depend on the number of workers, if anything does."""
     how: How = field(default_factory=How)
     """How the strategy ran."""
+    first: int = 0
+    """The first step that was done here: where the checkpoint stood."""
+    checkpoint_seconds: float = 0.0
+    """Spent on checkpoints; no part of `seconds`."""
+    resumed: Sequence[Mapping[str, Any]] = ()
+    """The checkpoints at which the run went on, the last with what may make other bits."""
 
     @property
     def samples(self) -> int:
-        """How many were trained on, over all workers."""
-        epochs, rest = divmod(self.plan.steps, self.plan.epoch_steps)
+        """How many were trained on here, over all workers."""
+        return self._until(self.plan.steps) - self._until(self.first)
+
+    def _until(self, step: int) -> int:
+        epochs, rest = divmod(step, self.plan.epoch_steps)
         return epochs * self.plan.samples + min(rest * self.recipe.global_batch, self.plan.samples)
 
 
@@ -127,4 +136,6 @@ def _result(world: World, log: StepLog, ended: Ended, ranks: list[dict[str, Any]
         "loss": sum(one["loss"] * one["weight"] for one in ranks) / weight if weight else None,
         "metrics": metrics,
         "ranks": ranks,
+        **({"checkpoint_seconds": ended.checkpoint_seconds} if ended.checkpoint_seconds else {}),
+        **({"resumed": list(ended.resumed)} if ended.resumed else {}),
     }

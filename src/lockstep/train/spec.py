@@ -7,6 +7,7 @@ import platform
 import socket
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -57,6 +58,10 @@ class RunSpec:
     """Whether steps are divided into parts and the weights are fingerprinted; False: only time and loss."""
     progress: bool = True
     """Whether rank 0 shows how far it is."""
+    checkpoint_every: int | None = None
+    """Write a checkpoint after every so many steps, and after the last; None: none at all."""
+    resume: bool = False
+    """Whether to go on from the run folder's last good checkpoint."""
 
     def load(self) -> Recipe:
         """Load the recipe with this run's changes applied."""
@@ -69,8 +74,10 @@ class RunSpec:
         return found if self.most_steps is None else replace(found, steps=min(found.steps, self.most_steps))
 
 
-def write_spec(folder: Path, spec: RunSpec, recipe: Recipe, steps: Plan) -> None:
-    """Write run.json."""
+def write_spec(
+    folder: Path, spec: RunSpec, recipe: Recipe, steps: Plan, resumed: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Write run.json; `resumed` tells at which checkpoints the run went on."""
     write_json(
         folder / "run.json",
         {
@@ -88,6 +95,7 @@ def write_spec(folder: Path, spec: RunSpec, recipe: Recipe, steps: Plan) -> None
             "cpu": cpu_model(),
             "cpus": usable_cpus(),
             "created": time.time(),
+            **({"resumed": list(resumed)} if resumed else {}),
         },
     )
 

@@ -1,0 +1,143 @@
+"""Going on with a run: what its folder says, what may be changed, and how the folder is made ready for it.
+
+    run.json                       the order of the attempt that runs, or ran last; `resumed` lists the ones before
+    rank-N.jsonl, result.json ...  of that attempt; its steps begin where its checkpoint stood
+    attempt-1/                     what the first attempt left, whole: run.json, rank-N.jsonl, its failure, its result
+    attempt-2/                     and so on
+    checkpoint-000120.ls           the last two checkpoints
+
+The folder is changed in an order that can be broken off anywhere and done again: files are moved into `.attempt-N`,
+which then gets its name, and the new run.json comes last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lockstep.errors import BadInput
+from lockstep.strategies import processes
+from lockstep.train.checkpoint_folder import last_good, prune
+from lockstep.train.checkpoint_header import Arithmetic, Header, read_header, refuse_other
+from lockstep.train.records import cannot_write, read_json
+from lockstep.train.spec import RunSpec, read_spec
+
+TYPED = frozenset({"spawn", "torchrun", "srun", "mpirun"})
+"""Launchers that can be started again without being typed; the others were not ours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How far a run came."""
+
+    folder: Path
+    """Of the run."""
+    order: Mapping[str, Any]
+    """run.json."""
+    spec: RunSpec
+    """What was asked last."""
+    path: Path
+    """The last good checkpoint."""
+    header: Header
+    """Of it."""
+
+
+def read_standing(folder: Path) -> Standing:
+    """Read a run folder; refuse one that is none, is damaged, or has no good checkpoint."""
+    if not folder.is_dir():
+        raise BadInput(f"--resume {folder}: there is no such folder; give the run folder of an earlier run")
+    order, spec = read_json(folder / "run.json"), read_spec(folder)
+    saved, _ = last_good(folder)
+    with saved:
+        return Standing(
+            folder=folder, order=order, spec=spec, path=saved.path, header=read_header(saved.header, str(saved.path))
+        )
+
+
+def resumed_spec(standing: Standing, given: Mapping[str, Any]) -> RunSpec:
+    """Return the order to go on with: as before, but for what is given (None: not given).
+
+    Lanes and threads are the checkpoint's unless given: their default depends on the number of workers.
+    """
+    old, asked = standing.spec, {name: value for name, value in given.items() if value is not None}
+    arithmetic = standing.header.arithmetic
+    workers = asked.get("workers", old.workers)
+    strategy = asked.get("strategy") or ("ddp" if old.strategy == "single" and workers > 1 else old.strategy)
+    several = processes(strategy, workers) > 1
+    default = old.launcher if old.launcher in TYPED else "spawn" if several else "inline"
+    if "epochs" in asked:
+        asked = {"steps": None, **asked}
+    changes = {"lanes": arithmetic.lanes, "threads": arithmetic.threads, "launcher": default, **asked}
+    return replace(old, **{**changes, "strategy": strategy, "resume": True})
+
+
+def check_standing(standing: Standing, arithmetic: Arithmetic, *, samples: int, steps: int) -> None:
+    """Refuse to go on with something else than was begun, and with what is done."""
+    header, folder = standing.header, standing.folder
+    refuse_other(header.arithmetic, arithmetic, str(standing.path))
+    before = standing.order.get("plan", {}).get("samples", samples)
+    if before != samples:
+        raise BadInput(
+            f"the run in {folder} was begun with {before} samples, and the data has {samples} now: "
+            "the order of the samples would be another; use the same data"
+        )
+    if header.step >= steps:
+        raise BadInput(
+            f"the run in {folder} is complete: {header.step} of {steps} steps are done. To train longer, give "
+            "--steps or --epochs"
+        )
+
+
+def history(standing: Standing) -> list[dict[str, Any]]:
+    """Return the attempts so far, with the one that now begins."""
+    begun = {
+        "step": standing.header.step,
+        "written_by": f"{standing.header.writer.strategy} on {standing.header.writer.workers} worker(s)",
+        "time": time.time(),
+    }
+    return [*standing.order.get("resumed", []), begun]
+
+
+@contextlib.contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Hold a run folder, so that no second process trains in it; ends with the process, however that ends."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(f"another process is training in {folder}: wait for it, or end it") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def put_aside(folder: Path) -> None:
+    """Move what the last attempt left into a folder of its own; its checkpoints stay."""
+    number = 1 + sum(1 for _ in folder.glob("attempt-*"))
+    hidden = folder / f".attempt-{number}"
+    try:
+        hidden.mkdir(exist_ok=True)
+        for pattern in ("rank-*.jsonl", "rank-*.error.json", "prints.jsonl", "result.json"):
+            for path in folder.glob(pattern):
+                path.rename(hidden / path.name)
+        shutil.copy(folder / "run.json", hidden / "run.json")
+        hidden.rename(folder / f"attempt-{number}")
+        prune(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def attempts(folder: Path) -> list[Path]:
+    """Return the folders of the attempts before the last, in order."""
+    found = [path for path in folder.glob("attempt-*") if path.name.removeprefix("attempt-").isdigit()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("attempt-")))

@@ -1,0 +1,225 @@
+"""Runs that are broken off and resumed: the digest of an unbroken one, and every refusal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.errors import BadInput, RunFailed
+from lockstep.launch.start import start_run
+from lockstep.report.collect import read_run
+from lockstep.train.records import read_json, read_records
+from lockstep.train.resume import holding, read_standing, resumed_spec
+from lockstep.train.spec import RunSpec
+from tests.commands import RECIPES, Done, inside
+
+RECIPE = str(RECIPES / "resumed.py")
+STEPS = 16
+
+
+def begin(out: Path, function: str = "", **order: Any) -> Path:
+    fields = {"recipe": f"{RECIPE}{function}", "threads": 1, "lanes": 4, "progress": False}
+    return start_run(RunSpec(**{**fields, **order}), out)
+
+
+def go_on(folder: Path, **given: Any) -> dict[str, Any]:
+    """Resume as the command line does; return the result."""
+    spec = resumed_spec(read_standing(folder), {"recipe": RECIPE, **given})
+    return read_json(start_run(spec, folder) / "result.json")
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, tuple[float, ...]]:
+    run = read_run(begin(tmp_path_factory.mktemp("unbroken") / "out"))
+    return run.result["digest"], run.losses
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was asked for 5 steps and did them."""
+    return begin(tmp_path_factory.mktemp("stopped") / "out", steps=5, checkpoint_every=2)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_worker_is_killed_and_half_of_them_go_on(tmp_path: Path, unbroken: tuple[str, tuple[float, ...]]) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(RunFailed, match=r"rank 1 .* failed at step 10"):
+        begin(out, ":killed", strategy="ddp", workers=4, launcher="spawn", checkpoint_every=3)
+    assert [name for name in names(out) if name.endswith(".ls")] == ["checkpoint-000006.ls", "checkpoint-000009.ls"]
+    result = go_on(out, workers=2)
+    assert result["digest"] == unbroken[0]
+    assert [(one["step"], one["written_by"], one["warnings"]) for one in result["resumed"]] == [
+        (9, "ddp on 4 worker(s)", [])
+    ]
+    run = read_run(out)
+    assert run.losses == pytest.approx(unbroken[1], rel=1e-12)
+    assert [line["step"] for line in run.steps[0]] == list(range(9, STEPS))
+    assert names(out / "attempt-1") == [
+        "prints.jsonl",
+        *(f"rank-{rank}.jsonl" for rank in range(4)),
+        "result.json",
+        "run.json",
+    ]
+    assert names(out) == [
+        "attempt-1",
+        "checkpoint-000015.ls",
+        "checkpoint-000016.ls",
+        "prints.jsonl",
+        "rank-0.jsonl",
+        "rank-1.jsonl",
+        "result.json",
+        "run.json",
+    ]
+    lines = read_records(out / "rank-0.jsonl")
+    assert [line["checkpoint"] for line in lines if "checkpoint" in line] == [12, 15, 16]
+    assert result["checkpoint_seconds"] > 0
+
+
+def test_the_writer_is_killed_and_another_launcher_goes_on(tmp_path: Path, unbroken: tuple[str, Any]) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(RunFailed, match=r"rank 0 .*SIGKILL"):
+        begin(out, ":writer_killed", strategy="ddp", workers=2, launcher="spawn", checkpoint_every=4)
+    assert ".checkpoint-000008.ls.draft" in names(out)
+    result = go_on(out, launcher="torchrun")
+    assert result["digest"] == unbroken[0]
+    assert result["resumed"][0]["step"] == 4
+    assert not list(out.glob(".*"))
+
+
+def test_twice_between_epochs_and_strategies(stopped: Path, tmp_path: Path, unbroken: tuple[str, Any]) -> None:
+    """Asked for half of it, then for more, as threads; then the rest, as one worker."""
+    out = begin(tmp_path / "out", steps=8, checkpoint_every=8)
+    half = go_on(out, steps=12, strategy="dp", workers=3)
+    assert (half["steps"], half["resumed"][0]["step"]) == (12, 8)
+    whole = go_on(out, epochs=2, strategy="single", workers=1)
+    assert whole["digest"] == unbroken[0]
+    assert [one["step"] for one in whole["resumed"]] == [8, 12]
+    assert read_run(out).losses == pytest.approx(unbroken[1], rel=1e-12)
+
+
+def test_the_stock_strategy_goes_on_as_if_unbroken(tmp_path: Path) -> None:
+    order = {"strategy": "torch-ddp", "workers": 2, "launcher": "spawn"}
+    whole = read_json(begin(tmp_path / "whole", **order) / "result.json")
+    out = begin(tmp_path / "out", steps=5, checkpoint_every=5, **order)
+    assert go_on(out, epochs=2)["digest"] == whole["digest"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--threads", "2"], "was written with threads 1, and here it is 2; threads per worker are part of the arith"),
+        (["--lanes", "3"], "was written with lanes 4, and here it is 3: use --lanes 4"),
+        (["--seed", "7"], "was written with seed 0, and here it is 7: use --seed 0"),
+        (["--global-batch", "24"], "was written with global batch 12, and here it is 24: use --global-batch 12"),
+        ([str(RECIPES / "tiny.py")], "was written with recipe resumed, and here it is tiny"),
+        ([f"{RECIPE}:unclipped"], "was written with clip 0.5, and here it is None"),
+        ([f"{RECIPE}:more"], "was begun with 96 samples, and the data has 120 now"),
+        (["--sync-batchnorm"], "was written with sync batchnorm False, and here it is True"),
+        (["--checkpoint-every", "0"], "--checkpoint-every 0: at least 1"),
+        (["--checkpoint-every", "-3"], "--checkpoint-every -3: at least 1"),
+        (["--out", "other"], "leave --out out"),
+        (["--steps", "5"], "is complete: 5 of 5 steps are done. To train longer, give --steps or --epochs"),
+    ],
+)
+def test_refused(
+    arguments: list[str],
+    words: str,
+    stopped: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = {path: path.read_bytes() for path in stopped.rglob("*")}
+    longer = [] if "--steps" in arguments else ["--steps", "9"]
+    done = inside(["run", "--resume", str(stopped), *longer, *arguments], tmp_path, monkeypatch, capfd)
+    assert words in done.err, done.text
+    assert done.code == 2, done.text
+    assert {path: path.read_bytes() for path in stopped.rglob("*")} == before
+    assert not list(tmp_path.iterdir())
+
+
+def resume(folder: str, cwd: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Done:
+    return inside(["run", "--resume", folder, "--steps", "9"], cwd, monkeypatch, capfd)
+
+
+def test_nothing_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    done = resume("none", tmp_path, monkeypatch, capfd)
+    assert "none: there is no such folder" in done.err
+    assert done.code == 2
+    out = begin(tmp_path / "out", steps=1)
+    done = resume("out", tmp_path, monkeypatch, capfd)
+    assert "out has no checkpoint, so there is nothing to resume" in done.err
+    assert done.code == 2
+    (out / "run.json").write_text("{")
+    done = resume("out", tmp_path, monkeypatch, capfd)
+    assert "run.json cannot be read" in done.err
+    assert done.code == 2
+
+
+def test_a_run_that_is_still_running(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with holding(stopped):
+        done = resume(str(stopped), tmp_path, monkeypatch, capfd)
+    assert "another process is training in" in done.err
+    assert done.code == 2
+
+
+def test_another_model(tmp_path: Path) -> None:
+    out = begin(tmp_path / "out", steps=2, checkpoint_every=1)
+    with pytest.raises(BadInput, match=r"another model: parameter 0.weight is float32 \(16, 8\) there, .*\(32, 8\)"):
+        go_on(out, recipe=f"{RECIPE}:wider", steps=3)
+
+
+def test_another_version_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from lockstep.train import checkpoint
+
+    found = checkpoint.versions()
+    monkeypatch.setattr(checkpoint, "versions", lambda: {**found, "torch": "1.0"})
+    out = begin(tmp_path / "out", steps=2, checkpoint_every=1)
+    monkeypatch.undo()
+    (out / "checkpoint-000002.ls").write_bytes(b"damaged")
+    result = go_on(out, steps=3)
+    warnings = result["resumed"][-1]["warnings"]
+    assert f"torch 1.0 wrote the checkpoint, here is {found['torch']}: bits may differ" in warnings
+    assert any("checkpoint-000002.ls has 7 bytes" in one and "from checkpoint-000001.ls" in one for one in warnings)
+    assert capfd.readouterr().err.count("lockstep: warning: ") == 2
+    assert result["resumed"][-1]["step"] == 1
+
+
+def test_the_command(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A whole run by the command line, then more of it."""
+    order = ["run", RECIPE, "--threads", "1", "--lanes", "4", "--steps", "3", "--checkpoint-every", "2", "--out", "out"]
+    done = inside(order, tmp_path, monkeypatch, capfd)
+    assert done.code == 0, done.text
+    done = inside(["run", "--resume", "out", "--steps", "5", "--json"], tmp_path, monkeypatch, capfd)
+    assert done.code == 0, done.text
+    assert json.loads(done.out)["result"]["digest"] == read_json(stopped / "result.json")["digest"]
+
+
+def test_what_is_not_given_stays_as_it_was(stopped: Path) -> None:
+    standing = read_standing(stopped)
+    ways: list[tuple[dict[str, Any], str, str]] = [
+        ({}, "single", "inline"),
+        ({"workers": 3}, "ddp", "spawn"),
+        ({"workers": 2, "strategy": "dp"}, "dp", "inline"),
+        ({"workers": 2, "launcher": "torchrun"}, "ddp", "torchrun"),
+    ]
+    for given, strategy, launcher in ways:
+        found = resumed_spec(standing, {"strategy": None, **given})
+        assert (found.strategy, found.launcher) == (strategy, launcher)
+        assert (found.lanes, found.threads, found.steps) == (4, 1, 5)
+    again = replace(standing, spec=replace(standing.spec, launcher="manual", workers=2, strategy="torch-ddp"))
+    assert resumed_spec(again, {}).launcher == "spawn"
+    assert resumed_spec(standing, {"epochs": 3}).steps is None

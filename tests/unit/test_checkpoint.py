@@ -1,0 +1,202 @@
+"""A trainer's checkpoint: what it takes over, and what it refuses before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+from torch.nn import functional as F
+from torch.optim import lr_scheduler
+from torch.utils.data import IterableDataset, TensorDataset
+
+from lockstep import Trainer, World
+from lockstep.errors import BadInput
+from lockstep.train import checkpoint
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def data() -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    return TensorDataset(torch.randn(48, 6, generator=generator), torch.arange(48) % 3)
+
+
+def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def momentum(parameters: Any) -> optim.Optimizer:
+    return optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def trainer(**options: Any) -> Trainer:
+    fields: dict[str, Any] = {"model": net, "optimizer": momentum, "threads": 1, **options}
+    world = World.alone(threads=fields.pop("threads"))
+    return Trainer(world, fields.pop("model"), fields.pop("optimizer"), loss, lanes=fields.pop("lanes", 2), **fields)
+
+
+def train(one: Trainer, stop: int, dataset: Any = None) -> Trainer:
+    for epoch in range(one.epoch, 9):
+        for batch in one.batches(dataset or data(), global_batch=12, epoch=epoch):
+            one.step(batch)
+            if one.steps == stop:
+                return one
+    return one
+
+
+def frozen() -> nn.Module:
+    model = net()
+    model[0].weight.requires_grad_(False)
+    return model
+
+
+def grouped(order: int, parameters: Any) -> optim.Optimizer:
+    parameters = list(parameters)
+    parts = [parameters[:2], parameters[2:]][::order]
+    return optim.SGD([{"params": part} for part in parts], lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"threads": 2}, r"written with threads 1, and here it is 2; .*use --threads 1, or join\(threads=1\)"),
+        ({"lanes": 3}, "written with lanes 2, and here it is 3"),
+        ({"seed": 4}, "written with seed 0, and here it is 4"),
+        ({"clip": 1.0}, r"written with clip None, and here it is 1\.0"),
+        ({"model": lambda: nn.Linear(6, 3)}, r"parameter 0\.weight is float32 \(8, 6\) there, and absent here"),
+        ({"model": lambda: nn.Sequential(nn.Linear(6, 9), nn.Tanh())}, r"\(8, 6\) there, .* \(9, 6\) here"),
+        ({"model": lambda: net().double()}, r"float32 \(8, 6\) there, and float64 \(8, 6\) here"),
+        ({"model": lambda: nn.Sequential(*net(), nn.BatchNorm1d(3))}, r"parameter 3\.weight is not in it there"),
+        ({"model": frozen}, r"optimizer state of 0\.weight, which is not trained here"),
+        ({"optimizer": partial(optim.AdamW, lr=0.1)}, "has the optimizer SGD, and here it is AdamW"),
+        ({"optimizer": partial(grouped, 1)}, "has 1 optimizer groups, and here are 2"),
+        ({"schedule": lambda o: lr_scheduler.StepLR(o, 3)}, "has the schedule None, and here it is StepLR"),
+    ],
+)
+def test_refused(other: dict[str, Any], words: str, tmp_path: Path) -> None:
+    train(trainer(), 3).save(tmp_path / "one.ls")
+    two = trainer(**other)
+    before = two.digest()
+    with pytest.raises(BadInput, match=words) as refused:
+        two.load(tmp_path / "one.ls")
+    assert str(tmp_path / "one.ls") in str(refused.value)
+    assert (two.digest(), two.steps) == (before, 0)
+
+
+def test_groups_with_other_parameters(tmp_path: Path) -> None:
+    train(trainer(optimizer=partial(grouped, 1)), 1).save(tmp_path / "one.ls")
+    with pytest.raises(BadInput, match=r"other parameters in group 0 of the optimizer: 0\.weight is the first"):
+        trainer(optimizer=partial(grouped, -1)).load(tmp_path / "one.ls")
+
+
+def test_an_older_torch_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checkpoint.versions()
+    monkeypatch.setattr(checkpoint, "versions", lambda: {**found, "torch": "1.0"})
+    train(trainer(), 1).save(tmp_path / "one.ls")
+    monkeypatch.undo()
+    with pytest.warns(UserWarning, match=r"torch 1\.0 wrote the checkpoint"):
+        trainer().load(tmp_path / "one.ls")
+
+
+class Counting(optim.Optimizer):
+    """Looks at whole tensors, and counts in plain numbers."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr, "betas": (0.9, 0.5)})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    state = self.state[p]
+                    state["count"] = state.get("count", 0) + 1
+                    p.sub_(p.grad / p.grad.norm(), alpha=group["lr"] / state["count"])
+
+
+SCHEDULES: dict[str, Callable[[optim.Optimizer], Any]] = {
+    "steps": lambda o: lr_scheduler.MultiStepLR(o, [2, 2, 6]),
+    "function": lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 / (step + 1)),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=12),
+    "two": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, total_iters=4), lr_scheduler.CosineAnnealingWarmRestarts(o, 3)], [4]
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The epoch parameter in")
+@pytest.mark.parametrize("name", [*SCHEDULES, "tensor rate", "plain counters", "changed by hand"])
+def test_settings_go_along(name: str, tmp_path: Path) -> None:
+    optimizers: dict[str, Any] = {
+        "tensor rate": lambda ps: optim.Adam(ps, lr=torch.tensor(0.01), foreach=False),
+        "plain counters": partial(Counting, lr=0.1),
+    }
+    options = {"optimizer": optimizers.get(name, momentum), "schedule": SCHEDULES.get(name)}
+    if name == "tensor rate":
+        options["schedule"] = lambda o: lr_scheduler.ExponentialLR(o, 0.9)
+    whole = trainer(**options)
+    one = trainer(**options)
+    for each in (one, whole):
+        train(each, 5)
+        if name == "changed by hand":
+            each.strategy.optimizer.param_groups[0]["lr"] = 0.025
+    one.save(tmp_path / "one.ls")
+    for batch in whole.batches(data(), global_batch=12, epoch=1, start=whole.epoch_step):
+        whole.step(batch)
+    two = trainer(**options)
+    two.load(tmp_path / "one.ls")
+    train(two, 8)
+    assert two.digest() == whole.digest()
+    assert two.strategy.optimizer.param_groups[0]["lr"] == whole.strategy.optimizer.param_groups[0]["lr"]
+
+
+def test_state_that_cannot_be_held(tmp_path: Path) -> None:
+    class Strange(Counting):
+        def step(self, closure: Any = None) -> None:
+            super().step()
+            self.state[self.param_groups[0]["params"][0]]["function"] = print
+
+    one = train(trainer(optimizer=partial(Strange, lr=0.1)), 1)
+    with pytest.raises(BadInput, match=r"state of 0\.weight\['function'\] is a builtin_function_or_method"):
+        one.save(tmp_path / "one.ls")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_place_in_the_data(tmp_path: Path) -> None:
+    """48 samples in batches of 12: four steps an epoch."""
+    train(trainer(), 6).save(tmp_path / "one.ls")
+    two = trainer()
+    two.load(tmp_path / "one.ls")
+    assert (two.steps, two.epoch, two.epoch_step) == (6, 1, 2)
+    with pytest.raises(BadInput, match=r"epoch 0 was done before .* loop over range\(trainer\.epoch, epochs\)"):
+        next(two.batches(data(), global_batch=12, epoch=0))
+    with pytest.raises(BadInput, match="written with global batch 12, and here it is 24"):
+        next(two.batches(data(), global_batch=24, epoch=1))
+    assert [batch.step for batch in two.batches(data(), global_batch=12, epoch=1)] == [6, 7]
+    assert [batch.step for batch in two.batches(data(), global_batch=12, epoch=1)] == [4, 5, 6, 7]
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        whole = data()
+        return (whole[index] for index in range(len(whole)))
+
+
+def test_a_stream(tmp_path: Path) -> None:
+    whole = train(trainer(), 7, Stream())
+    train(trainer(), 5, Stream()).save(tmp_path / "one.ls")
+    two = trainer()
+    two.load(str(tmp_path / "one.ls"))
+    train(two, 7, Stream())
+    assert two.digest() == whole.digest()
