@@ -68,7 +68,7 @@ def writer_killed() -> Recipe:
             os.kill(os.getpid(), signal.SIGKILL)
         sync(file)
 
-    os.fsync = deadly
+    os.fsync = deadly  # type: ignore[assignment]
     return recipe()
 
 

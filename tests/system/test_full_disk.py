@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.errors import RunFailed
+from lockstep.launch.start import start_run
 from lockstep.train.records import read_json, read_records
+from lockstep.train.resume import read_standing, resumed_spec
+from lockstep.train.spec import RunSpec
 from tests.commands import RECIPES, TINY, lockstep
+from tests.ranks import warm_up
 
 
 @pytest.fixture
@@ -43,21 +48,28 @@ def test_the_disk_fills_up_in_the_middle(small_disk: Path, tmp_path: Path) -> No
 
 def test_the_disk_fills_up_with_checkpoints(small_disk: Path, tmp_path: Path) -> None:
     """The one before stays whole, and with more room the run goes on to the digest of an unbroken one."""
-    recipe, out = f"{RECIPES / 'resumed.py'}:large", small_disk / "out"
-    order = ["--workers", "2", "--threads", "1", "--lanes", "4"]
+    warm_up()
+    out = small_disk / "out"
+    order = RunSpec(
+        recipe=f"{RECIPES / 'resumed.py'}:large",
+        strategy="ddp",
+        workers=2,
+        launcher="spawn",
+        threads=1,
+        steps=8,
+        progress=False,
+        checkpoint_every=2,
+    )
     subprocess.run(["mount", "-o", "remount,size=640k", str(small_disk)], check=True)
-    done = lockstep("run", recipe, *order, "--checkpoint-every", "2", "--out", str(out), cwd=tmp_path)
-    assert done.code == 1, done.text
-    assert "cannot write the checkpoint" in done.err
-    assert "No space left on device. What was written before it is whole: make room" in done.err
+    with pytest.raises(RunFailed, match=r"cannot write the checkpoint .*: No space left on device") as failed:
+        start_run(order, out)
+    assert "What was written before it is whole: make room" in str(failed.value)
     assert not list(out.glob(".*"))
     assert sorted(path.name for path in out.glob("*.ls")) == ["checkpoint-000002.ls", "checkpoint-000004.ls"]
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
-    again = lockstep("run", "--resume", str(out), cwd=tmp_path)
-    assert again.code == 0, again.text
-    whole = lockstep("run", recipe, *order, "--out", "whole", cwd=tmp_path)
-    assert whole.code == 0, whole.text
-    digests = [read_json(folder / "result.json")["digest"] for folder in (out, tmp_path / "whole")]
+    again = start_run(resumed_spec(read_standing(out), {}), out)
+    whole = start_run(order, tmp_path / "whole")
+    digests = [read_json(folder / "result.json")["digest"] for folder in (again, whole)]
     assert digests[0] == digests[1]
 
 

@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from lockstep import Trainer, World
 from lockstep.errors import BadInput
 from lockstep.train import checkpoint
+from lockstep.train.spec import versions
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def net() -> nn.Module:
+def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
@@ -58,7 +59,7 @@ def train(one: Trainer, stop: int, dataset: Any = None) -> Trainer:
 
 def frozen() -> nn.Module:
     model = net()
-    model[0].weight.requires_grad_(False)
+    model.get_parameter("0.weight").requires_grad_(False)
     return model
 
 
@@ -102,7 +103,7 @@ def test_groups_with_other_parameters(tmp_path: Path) -> None:
 
 
 def test_an_older_torch_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = checkpoint.versions()
+    found = versions()
     monkeypatch.setattr(checkpoint, "versions", lambda: {**found, "torch": "1.0"})
     train(trainer(), 1).save(tmp_path / "one.ls")
     monkeypatch.undo()
@@ -163,7 +164,7 @@ def test_settings_go_along(name: str, tmp_path: Path) -> None:
 
 def test_state_that_cannot_be_held(tmp_path: Path) -> None:
     class Strange(Counting):
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
             super().step()
             self.state[self.param_groups[0]["params"][0]]["function"] = print
 
