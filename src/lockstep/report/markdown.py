@@ -42,7 +42,7 @@ def _plain(words: str) -> str:
 def _table(comparison: Comparison) -> str:
     shown = columns(comparison.rows)
     lines = [
-        ["strategy", *(column.heading for column in shown)],
+        ["strategy", *(_plain(column.heading) for column in shown)],
         ["---", *("---:" if column.number else "---" for column in shown)],
     ]
     for row in comparison.rows:

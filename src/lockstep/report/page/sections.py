@@ -47,10 +47,8 @@ def chart(drawn: Chart) -> str:
     """Return a chart with its legend, and its numbers as a table that unfolds."""
     legend = "".join(f"<li>{key.picture or _swatch(key.colour)}{escape(key.label)}</li>" for key in drawn.legend)
     head = "".join(f'<th scope="col"{_n(place > 0)}>{escape(text)}</th>' for place, text in enumerate(drawn.headings))
-    body = "".join(
-        f'<tr><th scope="row">{escape(line[0])}</th>' + "".join(f'<td class="n">{escape(c)}</td>' for c in line[1:])
-        for line in drawn.lines
-    )
+    lines = [(line[0], "".join(f'<td class="n">{escape(cell)}</td>' for cell in line[1:])) for line in drawn.lines]
+    body = "".join(_cells(first, cells) for first, cells in lines)
     caption = f"Numbers of the chart {drawn.title!r}".replace("'", "“", 1).replace("'", "”", 1)
     content = (
         f'<p class="help">{escape(drawn.help)}</p>'
@@ -122,7 +120,7 @@ def _ranks(row: Row) -> str:
     for rank in row.ranks:
         first, host, *rest = rank_cells(rank)
         numbers = "".join(f'<td class="n">{escape(cell)}</td>' for cell in rest)
-        body.append(f'<tr><th scope="row">{escape(first)}</th><td>{escape(host)}</td>{numbers}</tr>')
+        body.append(_cells(first, f"<td>{escape(host)}</td>{numbers}"))
     return _table(f"{row.name} by rank; a mean step", head, "".join(body))
 
 
@@ -150,6 +148,10 @@ def _section(key: str, title: str, content: str, kind: str = "") -> str:
         f'<section id="{key}" class="card {kind}" aria-labelledby="{key}-title">'
         f'<h2 id="{key}-title">{escape(title)}</h2>{content}</section>'
     )
+
+
+def _cells(first: str, cells: str) -> str:
+    return f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
 
 
 def _swatch(colour: str) -> str:
