@@ -190,3 +190,23 @@ def test_a_plan_of_another_time_is_refused(tmp_path: Path, fields: dict[str, obj
     with pytest.raises(BadInput, match=r"has no plan\.json: --resume wants the folder"):
         read_plan(tmp_path / "none")
     assert json.loads((tmp_path / "plan.json").read_text())
+
+
+def test_a_terminal_gets_a_bar_and_a_file_gets_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    way = plan().ways[0]
+    (tmp_path / "rank-0.jsonl").write_text("{}\n" * 4)
+    for terminal in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "140")
+        with Display(4, 2) as display:
+            display.begin(way, 1, 0, tmp_path)
+            display.done(way, 1, 0.0123)
+            display.failed(way, 2, "no GPU")
+        text = capsys.readouterr().err
+        assert "single, repeat 1 of 2" in text
+        assert "no GPU" in text
+        assert ("step 3" in text) is terminal
+        assert ("(1 of 4) ..." in text) is not terminal

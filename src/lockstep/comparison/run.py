@@ -75,9 +75,10 @@ def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> Non
     try:
         run = read_run(start_run(progress.way.spec, folder))
     except LockstepError as error:
-        progress.why_not = f"repeat {repeat}: {reason(str(error))}" if repeat > 1 else reason(str(error))
+        why = reason(str(error))
+        progress.why_not = f"repeat {repeat}: {why}" if repeat > 1 else why
         progress.refused = error if isinstance(error, BadInput) else None
-        display.failed(progress.way, repeat, progress.why_not)
+        display.failed(progress.way, repeat, why)
         return
     progress.runs.append(run)
     progress.seconds.append(time.monotonic() - began)

@@ -23,6 +23,8 @@ ROUNDING = 1e-5
 """Relative differences below this are what another order of summation makes in one step."""
 EXACT = frozenset({"single", "dp", "ddp"})
 """Strategies that promise the same bits as each other."""
+PEERS = frozenset({"lightning", "accelerate"})
+"""Trainers that shuffle on their own: their steps see other samples."""
 STATISTICS = ("running_mean", "running_var")
 SAME = "same bits"
 FIRST = "the others are compared with this"
@@ -111,6 +113,8 @@ def _from_numbers(first: Run, other: Run, found: Parting | None) -> str:
     """Decide by what differs: forward, the running statistics alone, the sum, or no more than rounding."""
     normed = any(name.endswith(STATISTICS) for line in other.prints[:1] for name in line.get("buffers", {}))
     forward = bool(first.losses and other.losses) and relative(first.losses[0], other.losses[0]) > ROUNDING
+    if forward and other.order["spec"]["strategy"] in PEERS:
+        return "other samples in each step (a peer shuffles on its own), and dropout seeds"
     if forward and normed and first.order["plan"]["lanes"] != other.order["spec"]["workers"]:
         return "BatchNorm over other batches (a worker's whole batch at once, not lane by lane)"
     if forward:

@@ -152,6 +152,9 @@ def _interpreter(scene: Scene) -> str | None:
         return None
     base = next((one for one in scene.rows if one.strategy == "single" and one.efficiency == 1.0 and one.parts), None)
     slower = ""
+    apart = [one for one in scene.rows if one.strategy == "ddp" and one.workers == row.workers and one.parts]
+    if apart and _computing(row) < LONGER * _computing(apart[0]):
+        return None  # processes, which have a lock each, compute as long: it is not the lock
     if base is not None:
         longer = _computing(row) / (_computing(base) / row.workers)
         if longer < LONGER:

@@ -57,6 +57,11 @@ def test_causes(changes: dict[str, object], cause: str) -> None:
     assert cause in found
 
 
+def test_a_peer_has_an_order_of_its_own() -> None:
+    other = run("lightning", 2, digest="b", prints=[prints(0, weight=FAR, bias=1.0)], losses=(4.1, 3.0))
+    assert parity(first(), other).endswith("other samples in each step (a peer shuffles on its own), and dropout seeds")
+
+
 def test_strategies_that_promise_the_same_bits_leave_the_recipe_to_blame() -> None:
     other = run("ddp", 2, digest="b", prints=[prints(0, weight=NEAR, bias=1.0)])
     assert "the recipe is not deterministic" in parity(first(), other)

@@ -120,6 +120,13 @@ def test_threads_of_one_process_take_turns() -> None:
     )
 
 
+def test_the_lock_is_not_blamed_where_processes_are_as_slow() -> None:
+    slow = [parts(forward=55, backward=110)]
+    found = compared(SINGLE, run("dp", 2, ranks=slow), run("ddp", 2, ranks=slow * 2))
+    assert "lock" not in sentence(found, "dp")
+    assert "the workers slow each other down" in sentence(found, "dp")
+
+
 def test_parts_that_do_not_add_up_are_told() -> None:
     made = run("ddp", 2)
     steps = tuple(tuple({**line, "total": line["total"] * 1.25} for line in rank) for rank in made.steps)

@@ -1,0 +1,58 @@
+"""The terminal's tables: what fits is shown, the most telling first; text is text."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from lockstep.report.compare import Comparison, judge
+from lockstep.report.terminal import show
+from tests.unit.report.causes import compared, parts, run, way
+
+SINGLE = run("single", ranks=[parts(forward=60, backward=120)])
+OTHER = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26e6, backend="gloo", digest="b")
+
+
+def printed(found: Comparison, width: int, *, per_rank: bool = False) -> str:
+    text = io.StringIO()
+    show(found, Console(file=text, width=width), per_rank=per_rank)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("width", "shown", "left_out"),
+    [
+        (180, ["step", "start-up", "threads", "ciency", "samples/s", "accuracy", "parity", "digest"], []),
+        (80, ["step", "speed-up", "parity", "workers"], ["start-up", "digest", "threads"]),
+        (40, ["step", "single"], ["samples/s"]),
+    ],
+)
+def test_columns_that_do_not_fit_are_left_out(width: int, shown: list[str], left_out: list[str]) -> None:
+    text = printed(compared(SINGLE, OTHER), width)
+    table = text[text.index("made up") : text.index("where a step goes")]
+    assert all(word in table for word in shown)
+    assert not any(word in table for word in left_out)
+    assert max(len(line.rstrip()) for line in table.splitlines()) <= width
+    assert "…" not in table
+
+
+def test_everything_that_was_judged_is_said() -> None:
+    text = printed(compared(SINGLE, OTHER), 200, per_rank=True)
+    for words in (
+        "Fastest: torch-ddp",
+        "why torch-ddp: spends 38% of the step exchanging 26 MB over gloo",
+        "parity torch-ddp: differs: other order of summation",
+        "by rank",
+        "24.8 MiB",
+    ):
+        assert words in text
+
+
+def test_what_did_not_run_says_why_and_markup_is_text() -> None:
+    found = judge("[bold]t", [way("single", SINGLE), way("ddp", why_not="[red]no GPU[/red]")])
+    text = printed(found, 160)
+    assert "did not run ddp: [red]no GPU[/red]" in text
+    assert "[bold]t" in text
+    assert "did not run" in printed(judge("t", [way("ddp", why_not="no")]), 60)
