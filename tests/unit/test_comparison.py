@@ -14,6 +14,7 @@ from lockstep.comparison.plan import ComparisonPlan, Way, fits, read_plan, turns
 from lockstep.comparison.run import Ran, run_all
 from lockstep.errors import BadInput, RunFailed
 from lockstep.report.compare import judge
+from lockstep.train.preflight import preflight
 from lockstep.train.spec import RunSpec
 from tests.unit.report.folders import change, make_run
 
@@ -116,6 +117,20 @@ def test_a_way_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path, monkeypa
     assert (single.repeats, dp.repeats, ddp.repeats) == (3, 0, 1)
     assert dp.why_not == "does not fit into memory: rank 0 on host-a failed before the first step: MemoryError"
     assert "repeat 2: rank 1 on host-a failed at step 3: ValueError: cursed" in ddp.notes[0]
+
+
+def test_a_peer_that_is_not_installed_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.train.preflight.find_spec", lambda name: None)
+
+    def start(spec: RunSpec, folder: Path) -> Path:
+        if spec.strategy == "lightning":
+            preflight(spec, folder)  # what every run begins with
+        return made(spec, folder)
+
+    ran = go(plan(names=("single", "lightning")), tmp_path, monkeypatch, start)
+    single, peer = judge("t", ran.ways).rows
+    assert (single.repeats, peer.repeats) == (2, 0)
+    assert "which is not installed: pip install 'lockstep-train[peers]'" in peer.why_not
 
 
 def test_if_all_are_refused_what_was_asked_is_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
