@@ -64,6 +64,9 @@ def run(
     workers: Annotated[int | None, typer.Option(help="How many workers.", show_default="1")] = None,
     launcher: LauncherOption = None,
     backend: Annotated[str | None, typer.Option(help="torch.distributed backend.")] = None,
+    inexact: Annotated[
+        bool, typer.Option("--inexact", help="A running sum per worker; the bits then depend on their number.")
+    ] = False,
     nodes: Nodes = None,
     launcher_args: LauncherArgs = "",
     rank: Annotated[int | None, typer.Option(help="By hand: which rank this terminal is.")] = None,
@@ -83,6 +86,7 @@ def run(
     """Train a recipe one way, under any launcher."""
     from lockstep.launch.detect import detect
     from lockstep.launch.start import Reach, start_run
+    from lockstep.strategies import check_exact
 
     place: Place | None = None
     if rank is not None:
@@ -101,11 +105,13 @@ def run(
         workers=count,
         launcher=place.launcher if place else launcher or ("inline" if count == 1 else "spawn"),
         backend=backend,
+        exact=not inexact,
         checkpoint_every=checkpoint_every,
         progress=not json,
     )
     if resume is not None:
         spec, out = _resumed(context, spec, place), resume.absolute()
+    check_exact(spec.strategy, spec.exact)
     folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{asked.stem}-{spec.strategy}"
     if place is not None:
         _as_rank(spec, place, folder, json)
@@ -187,7 +193,7 @@ def _resumed(context: typer.Context, spec: RunSpec, place: Place | None) -> RunS
     typed = {name for name in context.params if str(context.get_parameter_source(name)) != "ParameterSource.DEFAULT"}
     if "out" in typed:
         raise BadInput(f"--resume {folder} goes on in that folder: leave --out out")
-    given = {"measure" if name == "no_measure" else name for name in typed} | {"progress"}
+    given = {{"no_measure": "measure", "inexact": "exact"}.get(name, name) for name in typed} | {"progress"}
     given |= {"workers", "launcher"} if place else set()
     fields = {name: value for name, value in asdict(spec).items() if name in given - {"resume"}}
     return resumed_spec(read_standing(folder.absolute()), fields)

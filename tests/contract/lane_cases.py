@@ -157,7 +157,7 @@ CASES = {
 }
 
 
-def make(name: str, strategy: str, world: World, workers: int) -> Trainer:
+def make(name: str, strategy: str, world: World, workers: int, exact: bool = True) -> Trainer:
     """Return a trainer for a case."""
     case = CASES[name]
     return Trainer(
@@ -170,6 +170,7 @@ def make(name: str, strategy: str, world: World, workers: int) -> Trainer:
         workers=workers,
         clip=case.clip,
         schedule=case.schedule,
+        exact=exact,
     )
 
 
@@ -185,9 +186,9 @@ def go_on(trainer: Trainer, stop: int | None = None, start: int | None = None, n
     return losses
 
 
-def train(name: str, strategy: str, world: World, workers: int) -> tuple[str, list[float]]:
+def train(name: str, strategy: str, world: World, workers: int, exact: bool = True) -> tuple[str, list[float]]:
     """Train a case to its end; return the digest and the losses."""
-    trainer = make(name, strategy, world, workers)
+    trainer = make(name, strategy, world, workers, exact)
     losses = go_on(trainer, name=name)
     return trainer.digest(), losses
 
@@ -210,7 +211,9 @@ def world_of(rank: int, size: int, backend: str, hosts: list[int]) -> World:
     )
 
 
-def train_here(rank: int, size: int, name: str, backend: str, hosts: list[int]) -> tuple[str, list[float]]:
+def train_here(
+    rank: int, size: int, name: str, backend: str, hosts: list[int], exact: bool = True
+) -> tuple[str, list[float]]:
     """Train as one rank of a group that exists."""
     assert processes("ddp", size) == size
-    return train(name, "ddp", world_of(rank, size, backend, hosts), size)
+    return train(name, "ddp", world_of(rank, size, backend, hosts), size, exact)

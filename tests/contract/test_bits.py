@@ -80,6 +80,19 @@ def test_threads(name: str, workers: int) -> None:
     assert train(name, "dp", World.alone(threads=1), workers) == (digest, list(losses))
 
 
+@pytest.mark.parametrize("name", ["tokens", "whole tensors"])
+def test_an_inexact_sum_is_near_and_the_same_on_as_many_workers(name: str, group: tuple[Ranks, list[int]]) -> None:
+    """A running sum per worker, then the tree over workers: exact where each has one lane, else its own bits."""
+    ranks, hosts = group
+    digest, losses = reference(name)
+    found = ranks.run(train_here, name, ranks.backend, hosts, False)
+    threads = train(name, "dp", World.alone(threads=1), ranks.size, exact=False)
+    assert found == [threads] * ranks.size
+    assert threads[1] == pytest.approx(losses, rel=1e-3)
+    # Two lanes are added up alike with and without a tree, so W = 4 of V = 8 is exact as well.
+    assert (threads[0] == digest) is (ranks.size in (4, 8))
+
+
 @pytest.mark.parametrize("name", ["sgd", "cifar100"])
 def test_ddp_alone(name: str) -> None:
     digest, losses = reference(name)

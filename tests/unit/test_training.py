@@ -199,6 +199,11 @@ def test_lbfgs_is_refused_with_a_reason(strategy: str) -> None:
         trainer(optimizer=LBFGS, strategy=strategy)
 
 
+def test_only_our_own_strategies_can_be_inexact() -> None:
+    with pytest.raises(BadInput, match="strategy torch-ddp is never exact"):
+        trainer(strategy="torch-ddp", exact=False)
+
+
 def test_strategies_by_name() -> None:
     assert processes("single", 4) == 1
     assert processes("torch-ddp", 4) == 4

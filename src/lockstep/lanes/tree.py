@@ -109,6 +109,11 @@ class Fold(NamedTuple):
     """Additions between buffers after it; the right one of each is free again."""
 
 
+def running(lanes: int) -> tuple[list[Fold], int]:
+    """Return how to add up lanes one after another in one buffer: no tree, so the sum depends on who has which."""
+    return [Fold(0, lane == 0, ()) for lane in range(lanes)], 1
+
+
 def folding(node: Node) -> tuple[list[Fold], int]:
     """Return how to add up the lanes of a node in order with few buffers, and how many that takes.
 

@@ -90,10 +90,10 @@ def likely_cause(first: Run, other: Run, found: Parting | None) -> str:
         return f"other version of torch ({versions[1]} against {versions[0]})"
     if threads[0] != threads[1]:
         return f"other thread count ({threads[1]} against {threads[0]})"
-    if coupled := other.result.get("depends_on_workers") or first.result.get("depends_on_workers"):
-        return f"BatchNorm over other batches ({coupled} over {theirs['workers']} against {mine['workers']} workers)"
     if theirs.get("exact") is False or mine.get("exact") is False:
         return "inexact sums were asked for"
+    if coupled := other.result.get("depends_on_workers") or first.result.get("depends_on_workers"):
+        return f"BatchNorm over other batches ({coupled} over {theirs['workers']} against {mine['workers']} workers)"
     if {mine["strategy"], theirs["strategy"]} <= EXACT:
         return "the recipe is not deterministic, or the file has changed between the runs"
     return _from_numbers(first, other, found)

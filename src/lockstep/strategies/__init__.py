@@ -23,6 +23,7 @@ PEERS = {
     "accelerate": ("lockstep.peers.accelerate", "torchrun"),
 }
 ONE_PROCESS = frozenset({"single", "dp"})
+EXACT = frozenset({"single", "dp", "ddp"})  # one digest, whatever the workers
 SHARES_MEMORY = frozenset({"ddp"})  # wants the shm backend where all workers are on one host
 
 
@@ -42,6 +43,15 @@ def processes(name: str, workers: int) -> int:
     """Return how many processes a strategy wants for so many workers."""
     check_name(name)
     return 1 if name in ONE_PROCESS else workers
+
+
+def check_exact(name: str, exact: bool) -> None:
+    """Refuse to make a strategy inexact that has no tree to leave out."""
+    check_name(name)
+    if not exact and name not in EXACT:
+        raise BadInput(
+            f"strategy {name} is never exact: an inexact sum can be asked of {', '.join(sorted(EXACT))} only"
+        )
 
 
 def find(name: str) -> type[Strategy]:

@@ -49,6 +49,13 @@ class Training:
     """Scale the gradient so that its norm is at most this."""
     schedule: ScheduleFactory | None = None
     """Makes a learning-rate schedule from the optimizer; it advances once a step."""
+    exact: bool = True
+    """Whether gradients are added up in the tree over lanes; else each worker adds up its own one after another."""
+
+    @property
+    def units(self) -> int:
+        """What the tree is over: lanes, or, where a worker's lanes are one running sum, workers."""
+        return self.lanes if self.exact else self.workers
 
 
 @dataclass(frozen=True)

@@ -97,20 +97,20 @@ class DDP(Exact):
 
 def _exchange(world: World, training: Training) -> Exchange:
     if world.size == 1:
-        return InProcess(training.lanes)
+        return InProcess(training.units)
     if world.backend == "shm" and world.nodes == 1:
         everyone = dist.distributed_c10d._get_default_group()
-        return SharedArena(Arena(everyone, arena_bytes(training, world.size)), training.lanes)
+        return SharedArena(Arena(everyone, arena_bytes(training, world.size)), training.units)
     if world.nodes > 1 and world.device == "cpu":
         return _over_hosts(world, training)
-    return Collective(training.lanes)
+    return Collective(training.units)
 
 
 def _over_hosts(world: World, training: Training) -> Exchange:
     """Choose an arena per host where a host has several ranks; if one host refuses it, collectives on all, and why."""
     hosts = ranks_by_host(world.node)
     if len(hosts) == world.size:
-        return Collective(training.lanes)
+        return Collective(training.units)
     mine = next(ranks for ranks in hosts if world.rank in ranks)
     arena, refused = None, ""
     try:
@@ -119,5 +119,5 @@ def _over_hosts(world: World, training: Training) -> Exchange:
         refused = f"no arena: {error}"
     reasons = [text for text in tell_all(refused) if text]
     if arena is None or reasons:
-        return Collective(training.lanes, reasons[0])
-    return ArenaPerHost(arena, training.lanes, hosts)
+        return Collective(training.units, reasons[0])
+    return ArenaPerHost(arena, training.units, hosts)

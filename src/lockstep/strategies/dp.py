@@ -97,7 +97,7 @@ class DP(Strategy):
         load_workers(self.workers, pieces)
 
     def _worker(self, rank: int, model: nn.Module) -> ExactWorker:
-        exchange = InProcess(self.training.lanes, self.training.workers, rank, self._common)
+        exchange = InProcess(self.training.units, self.training.workers, rank, self._common)
         return ExactWorker(replace(self.training, model=model), exchange, self.world.device)
 
     def _forward(self, rank: int) -> Callable[[nn.Module, LaneBatch, int], LaneLoss]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from lockstep.lanes.layout import BLOCK
 from lockstep.lanes.schedule import owned_lanes
-from lockstep.lanes.tree import Fold, cover, folding
+from lockstep.lanes.tree import Fold, cover, folding, running
 from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backward
@@ -41,7 +41,7 @@ Forward = Callable[[nn.Module, "LaneBatch", int], LaneLoss]
 def arena_bytes(training: Training, workers: int, here: Sequence[int] | None = None) -> int:
     """Return how much memory the workers of a host (all of them, if not `here`) must share for this model."""
     ranks = range(workers) if here is None else here
-    everyone = [cover(training.lanes, owned_lanes(training.lanes, workers, rank)) for rank in ranks]
+    everyone = [cover(training.units, owned_lanes(training.units, workers, rank)) for rank in ranks]
     copies = 1 + sum(len(nodes) for nodes in everyone)
     tensors = [*training.model.parameters(), *training.model.buffers()]
     # Every tensor could have a section of its own: a generous bound, of which only what is used is ever touched.
@@ -71,8 +71,14 @@ class ExactWorker:
         self._buffer_means = [exchange.weights(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
         self._buffer_parts = [s.part(exchange.workers, exchange.rank) for s in buffers.sections]
         self._buffer_partials = [exchange.partials(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
-        self._plans = [folding(node) for node in exchange.nodes]
-        spare = max(buffers for _, buffers in self._plans) - 1
+        if training.exact:
+            self._lanes = [range(node.lo, node.hi) for node in exchange.nodes]
+            plans = [folding(node) for node in exchange.nodes]
+        else:
+            self._lanes = [owned_lanes(training.lanes, exchange.workers, exchange.rank)]
+            plans = [running(len(self._lanes[0]))]
+        self._folds = [folds for folds, _ in plans]
+        spare = max(buffers for _, buffers in plans) - 1
         # zeros: the gaps between tensors are added and squared with the rest, and must stay zero
         self._scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._partials]
         self._buffer_scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._buffer_partials]
@@ -100,7 +106,7 @@ class ExactWorker:
 
         Where workers meet inside the model, `filler` is run in place of such a lane, for nothing but the meeting.
         """
-        table = torch.zeros(self.exchange.lanes, 2, dtype=torch.float64)
+        table = torch.zeros(self.training.lanes, 2, dtype=torch.float64)
         run = partial(self._run_lane, number, lanes, forward, filler)
         others = self._fold_lanes(run, table, clock)
         table, others = self._tell(table, others)
@@ -134,10 +140,10 @@ class ExactWorker:
     def _fold_lanes(self, run: Callable[[int], LaneLoss | None], table: Tensor, clock: Clock) -> Tensor:
         """Step 1; returns the buffers that are not floats, as the first lane left them."""
         others = self.flat.buffers.pack_others()
-        for position, node in enumerate(self.exchange.nodes):
+        for position, (own, folds) in enumerate(zip(self._lanes, self._folds, strict=True)):
             grads = [[p[position], *more] for p, more in zip(self._partials, self._scratch, strict=True)]
             means = [[p[position], *more] for p, more in zip(self._buffer_partials, self._buffer_scratch, strict=True)]
-            for lane, fold in zip(range(node.lo, node.hi), self._plans[position][0], strict=True):
+            for lane, fold in zip(own, folds, strict=True):
                 self.flat.begin(fold, list(zip(*grads, strict=True)))
                 loss = run(lane)
                 clock.lap("forward")

@@ -22,4 +22,4 @@ class Single(Exact):
         if world.size != 1 or training.workers != 1:
             count = max(world.size, training.workers)
             raise BadInput(f"strategy single trains on one worker, and there are {count}: use --workers 1")
-        super().__init__(world, training, InProcess(training.lanes))
+        super().__init__(world, training, InProcess(training.units))

@@ -60,6 +60,7 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         clip=recipe.clip,
         schedule=recipe.schedule,
         sync_batchnorm=spec.sync_batchnorm,
+        exact=spec.exact,
         measure=spec.measure,
     )
     records.write({**header(world, plan), **asdict(trainer.strategy.how())})
@@ -75,7 +76,8 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         keeper = Keeper(folder, recipe.name, spec.checkpoint_every, plan.steps, records)
         seconds = run_steps(trainer, source, log, progress, pauses, keeper)
     metrics = _evaluate(trainer, recipe, plan)
-    coupled = "SyncBatchNorm" if spec.sync_batchnorm else ""
+    why = {"SyncBatchNorm": spec.sync_batchnorm, "inexact sum": not spec.exact}
+    coupled = ", ".join(name for name, asked in why.items() if asked)
     ended = Ended(plan, recipe, trainer.digest(), metrics, started, seconds, coupled, trainer.strategy.how())
     leave_result(folder, world, log, replace(ended, first=first, checkpoint_seconds=keeper.seconds, resumed=resumed))
 

@@ -52,6 +52,8 @@ class RunSpec:
     """Of weights, order and dropout."""
     sync_batchnorm: bool = False
     """Whether BatchNorm takes its statistics over all workers."""
+    exact: bool = True
+    """Whether gradients are added up in the tree over lanes, so that the bits do not depend on the workers."""
     data: str | None = None
     """A path that the recipe's function gets."""
     measure: bool = True

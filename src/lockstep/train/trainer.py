@@ -15,7 +15,7 @@ from lockstep.data.loader import Batch, Collate, Share, batches, fetch
 from lockstep.digest import digest
 from lockstep.errors import BadInput
 from lockstep.lanes.schedule import check_lanes
-from lockstep.strategies import find
+from lockstep.strategies import check_exact, find
 from lockstep.strategies.base import StepStats, Training
 from lockstep.strategies.clock import Clock, NoClock
 from lockstep.train.checkpoint import load, save
@@ -38,7 +38,8 @@ class Trainer:
 
     `model` is a module, or a function that makes one (called after the seed is set, so that every rank
     makes the same); `optimizer` is a function that makes the optimizer from the parameters it is given.
-    `sync_batchnorm` converts its BatchNorm layers: the result then depends on the number of workers.
+    `sync_batchnorm` converts its BatchNorm layers: the result then depends on the number of workers. So it does
+    with `exact=False`: each worker then adds up its lanes one after another, not in the tree.
     `measure=False` leaves the parts of a step's time out of what `step` returns.
     """
 
@@ -56,6 +57,7 @@ class Trainer:
         clip: float | None = None,
         schedule: ScheduleFactory | None = None,
         sync_batchnorm: bool = False,
+        exact: bool = True,
         measure: bool = True,
     ) -> None:
         if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
@@ -63,6 +65,7 @@ class Trainer:
                 "Trainer(optimizer=...) takes a function, so that a strategy can give it the parameters it keeps: "
                 "pass lambda ps: AdamW(ps, lr=3e-4)"
             )
+        check_exact(strategy, exact)
         self.world = world
         self.lanes = lanes or world.size
         self.seed = seed
@@ -83,6 +86,7 @@ class Trainer:
             synchronised=self._fill_up,
             clip=clip,
             schedule=schedule,
+            exact=exact,
         )
         self.strategy = find(strategy)(world, training)
         self._clock_type = Clock if measure else NoClock
