@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from lockstep.report.rows import Row
 
+NOTICED = 1.02
+"""Times the least memory, from which more of it is worth a word."""
+
 
 def recommend(rows: Sequence[Row]) -> tuple[str, ...]:
     """Return the recommendation, a sentence each; empty if nothing ran."""
@@ -53,7 +56,7 @@ def _leanest(fastest: Row, ran: Sequence[Row]) -> str:
         return ""
     leanest = min(measured, key=lambda row: row.total_memory)
     text = f"Leanest: {leanest.name}, {leanest.total_memory / 2**20:.0f} MiB over all ranks"
-    if leanest is fastest or fastest not in measured:
+    if fastest not in measured or fastest.total_memory < NOTICED * leanest.total_memory:
         return f"{text}."
     return f"{text}; {fastest.name} takes {fastest.total_memory / leanest.total_memory:.2f} times that."
 
