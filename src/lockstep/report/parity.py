@@ -26,6 +26,8 @@ EXACT = frozenset({"single", "dp", "ddp"})
 PEERS = frozenset({"lightning", "accelerate"})
 """Trainers that shuffle on their own: their steps see other samples."""
 STATISTICS = ("running_mean", "running_var")
+COUNTER = "num_batches_tracked"
+"""Of BatchNorm: a strategy may count lanes or steps, and nothing is computed from it by default."""
 SAME = "same bits"
 FIRST = "the others are compared with this"
 
@@ -161,6 +163,9 @@ def _largest(mine: Mapping[str, Any], their: Mapping[str, Any], kind: str) -> tu
     found = [
         (relative(float(entry[2]), float(their[kind][name][2])), str(name))
         for name, entry in mine.get(kind, {}).items()
-        if name in their.get(kind, {}) and entry[2] is not None and their[kind][name][2] is not None
+        if name in their.get(kind, {})
+        and entry[2] is not None
+        and their[kind][name][2] is not None
+        and not name.endswith(COUNTER)
     ]
     return max(found, default=(0.0, ""))

@@ -93,6 +93,14 @@ def test_large_models_have_no_norms() -> None:
     assert (found.tensor, found.largest) == ("weight", 0.0)
 
 
+def test_a_counter_is_no_size() -> None:
+    mine = prints(0, weight=1.0, buffers={"norm.num_batches_tracked": 1.0})
+    other = prints(0, weight=NEAR, buffers={"norm.num_batches_tracked": 4.0})
+    found = parting([mine], [other])
+    assert found is not None
+    assert (found.buffers, found.largest_tensor) == (0.0, "weight")
+
+
 def test_repeats_that_differ() -> None:
     same, other = run(prints=[START]), run(digest="b", prints=[prints(0, weight=NEAR, bias=1.0)])
     assert unsteady([same, same]) == ""
