@@ -12,6 +12,7 @@ from tests.contract.ways import make, params
 
 STOCK = str(Path(__file__).parents[1] / "scripts" / "stock.py")
 OWN_LOOP = str(Path(__file__).parents[2] / "examples" / "own_loop.py")
+STOCK_DDP = str(Path(__file__).parents[2] / "examples" / "stock_ddp.py")
 LAUNCHERS = ["spawn", "torchrun", "srun", "openmpi", "mpich"]
 
 
@@ -47,6 +48,15 @@ def test_the_example_of_an_own_loop(name: str, request: pytest.FixtureRequest, t
     assert done.code == 0, done.text
     assert "on 2 worker(s), digest" in done.out
     assert done.out.count("loss") == 1
+
+
+@pytest.mark.parametrize("backend", ["gloo", "shm"])
+def test_the_example_of_a_stock_loop(backend: str, tmp_path: Path) -> None:
+    done = lockstep("launch", "--workers", "2", STOCK_DDP, "--", "--backend", backend, cwd=tmp_path)
+    assert done.code == 0, done.text
+    found = re.findall(r"rank (\d) of 2: loss \d+\.\d+, weights (-?\d+\.\d+)", done.out)
+    assert sorted(rank for rank, _ in found) == ["0", "1"], done.text
+    assert found[0][1] == found[1][1]
 
 
 def test_inline(tmp_path: Path) -> None:
