@@ -86,7 +86,8 @@ def _new_plan(
     repeats: int | None,
     time_limit: float | None,
 ) -> ComparisonPlan:
-    from lockstep.comparison.plan import ComparisonPlan, source_of, ways
+    from lockstep.comparison.plan import ComparisonPlan, ways
+    from lockstep.train.spec import source_of
     from lockstep.world import usable_cpus
 
     short = asked.steps is None and asked.epochs is None

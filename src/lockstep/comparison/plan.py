@@ -9,7 +9,6 @@ A comparison that was interrupted goes on from its folder: the plan is read back
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -19,7 +18,7 @@ from typing import Any
 from lockstep.errors import BadInput
 from lockstep.strategies import workers_of
 from lockstep.train.records import read_json, write_json
-from lockstep.train.spec import RunSpec, versions
+from lockstep.train.spec import RunSpec, source_of, versions
 
 PLAN = "plan.json"
 
@@ -128,12 +127,6 @@ def read_plan(folder: Path) -> ComparisonPlan:
     if plan.ways and plan.source != source_of(plan.ways[0].spec.recipe):
         raise BadInput(f"the recipe {plan.ways[0].spec.recipe} has changed since {folder} was begun: start a new one")
     return plan
-
-
-def source_of(recipe: str) -> str:
-    """Return the SHA-256 of a recipe's file; empty for a built-in one, which belongs to the version."""
-    path = Path(recipe.partition(":")[0])
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix == ".py" and path.is_file() else ""
 
 
 def _plan(path: Path, content: Mapping[str, Any]) -> ComparisonPlan:

@@ -53,7 +53,9 @@ def gather(folders: Sequence[Path]) -> Comparison:
     title = f"{recipe['name']}: {plural(plan['lanes'], 'lane')}, {plural(plan['steps'], 'step')}, " + (
         f"up to {repeats} repeats each" if repeats > 1 else "one run each"
     )
-    return judge(title, ways, settings={"folders": [str(folder) for folder in folders]})
+    asked = _plan(folders[0]) if len(folders) == 1 else {}
+    kept = {name: asked[name] for name in ("command", "repeats") if name in asked}
+    return judge(title, ways, settings=kept or {"folders": [str(folder) for folder in folders]})
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -175,16 +177,23 @@ def _measured(name: str, key: Kind, runs: Sequence[Run]) -> Measured:
 def _planned(folder: Path) -> list[Measured]:
     """Return the ways that a comparison meant to run, with the reason for one that has no run folder."""
     try:
-        plan = read_json(folder / PLAN)
-        specs = [(str(way["name"]), way["spec"]) for way in plan["ways"]]
+        specs = [(str(way["name"]), way["spec"]) for way in _plan(folder)["ways"]]
         made = [(name, str(s["strategy"]), int(s["workers"]), int(s["threads"] or 0)) for name, s in specs]
-    except (BadInput, KeyError, TypeError, ValueError):
-        return []  # it only adds what the run folders do not say
+    except (KeyError, TypeError, ValueError):
+        return []
     why = _reasons(folder)
     return [
         Measured(name=name, strategy=strategy, workers=workers, threads=threads, why_not=why.get(name, "not run"))
         for name, strategy, workers, threads in made
     ]
+
+
+def _plan(folder: Path) -> Mapping[str, Any]:
+    """Return what was asked for, if that is known: it only adds what the run folders do not say."""
+    try:
+        return read_json(folder / PLAN)
+    except BadInput:
+        return {}
 
 
 def _reasons(folder: Path) -> Mapping[str, str]:

@@ -93,12 +93,13 @@ def test_a_failed_run_is_a_row_with_its_reason(tmp_path: Path) -> None:
 def test_the_plan_tells_of_ways_without_a_folder(tmp_path: Path) -> None:
     make_run(tmp_path / "single-1", strategy="single", workers=1)
     ways = [{"name": name, "spec": order(name, 1)["spec"]} for name in ("single", "torch-ddp", "dp")]
-    write_json(tmp_path / "plan.json", {"ways": ways})
+    write_json(tmp_path / "plan.json", {"ways": ways, "command": "lockstep compare tiny.py", "repeats": 2})
     (tmp_path / "comparison.json").write_text(
         json.dumps({"rows": [{"name": "torch-ddp", "why_not": "needs at least 2 workers"}]})
     )
     rows = {row.name: row.why_not for row in gather([tmp_path]).rows}
     assert rows == {"single": "", "torch-ddp": "needs at least 2 workers", "dp": "not run"}
+    assert gather([tmp_path]).settings["command"] == "lockstep compare tiny.py"
     (tmp_path / "plan.json").write_text("{")
     assert [row.name for row in gather([tmp_path]).rows] == ["single"]
 
