@@ -195,6 +195,8 @@ def open_run(folder: Path) -> PeerRun:
 def main(folder: Path, rank: int, train: Callable[[PeerRun], None]) -> None:
     """Be one rank of a peer's run, and leave a note if that fails."""
     die_with_parent()
+    if os.getppid() == 1:  # whoever started this is gone already: importing a peer takes seconds
+        os._exit(1)
     run: PeerRun | None = None
     code = 0
     try:
