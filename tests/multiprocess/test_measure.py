@@ -11,6 +11,7 @@ import pytest
 from lockstep.launch.start import start_run
 from lockstep.train.records import read_json, read_records
 from lockstep.train.spec import RunSpec
+from lockstep.train.weights import largest_difference
 from tests.commands import TINY, lockstep
 
 PARTS = {"data", "forward", "backward", "exchange", "optimizer", "wait"}
@@ -107,11 +108,24 @@ def test_fingerprints_tell_where_runs_part(runs: dict[str, Path], tmp_path: Path
     assert set(prints["ddp"][0]["buffers"]) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
 
 
+def test_the_trained_weights_are_compared_exactly(runs: dict[str, Path]) -> None:
+    assert largest_difference(runs["single"], runs["ddp"]) == (0.0, "")
+    found = largest_difference(runs["single"], runs["torch-ddp"])
+    assert found is not None
+    assert 0.0 < found[0] < 1.0
+    assert found[1]
+
+
 def test_no_measure_notes_time_and_loss_only(runs: dict[str, Path], tmp_path: Path) -> None:
     folder = run(tmp_path / "run", "torch-ddp", measure=False)
     for line in steps_of(folder):
         assert set(line) == {"step", "epoch", "loss", "weight", "total", "began"}
-    assert not (folder / "prints.jsonl").exists()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "rank-0.jsonl",
+        "rank-1.jsonl",
+        "result.json",
+        "run.json",
+    ]
     result = read_json(folder / "result.json")
     assert result["measured"] is False
     assert set(result["ranks"][0]["parts"].values()) == {0.0}

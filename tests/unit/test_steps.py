@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from lockstep.errors import BadInput
 from lockstep.strategies.clock import PARTS, Clock
 from lockstep.train.prints import fingerprints, is_print_step
 from lockstep.train.steps import joined, quartiles, waited, warmup
+from lockstep.train.weights import largest_difference, read_weights, write_weights
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(0, 0), (1, 0), (2, 1), (3, 2), (1000, 2)])
@@ -53,6 +56,42 @@ def test_waiting_is_told_from_exchanging_by_the_others_clocks() -> None:
 
 def test_steps_that_are_printed() -> None:
     assert [step for step in range(21) if is_print_step(step, 21)] == [0, 1, 2, 4, 8, 16, 20]
+
+
+def test_weights_are_compared_to_the_last_bit(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(torch.bfloat16)
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    write_weights(tmp_path / "a", model)
+    found = read_weights(tmp_path / "a" / "final.ls")
+    assert set(found) == {"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"}
+    assert torch.equal(torch.tensor(found["0.weight"].tolist()), model[0].weight.detach().float())
+    with torch.no_grad():
+        model[0].bias[1] += 0.25
+        model[1].running_var[0] = float("nan")
+    write_weights(tmp_path / "b", model)
+    assert largest_difference(tmp_path / "a", tmp_path / "a") == (0.0, "")
+    assert largest_difference(tmp_path / "b", tmp_path / "b") == (0.0, ""), "no number on both sides"
+    assert largest_difference(tmp_path / "a", tmp_path / "b") == (math.inf, "1.running_var")
+    assert largest_difference(tmp_path / "a", tmp_path / "c") is None
+    write_weights(tmp_path / "c", nn.Linear(3, 2))
+    assert largest_difference(tmp_path / "a", tmp_path / "c") is None, "another model"
+
+
+@pytest.mark.parametrize("damage", ["cut", "head", "kind"])
+def test_damaged_weights_are_refused(tmp_path: Path, damage: str) -> None:
+    write_weights(tmp_path, nn.Linear(3, 2))
+    path = tmp_path / "final.ls"
+    data = path.read_bytes()
+    path.write_bytes({"cut": data[:-4], "head": data[1:], "kind": data.replace(b"<f4", b"|O8")}[damage])
+    with pytest.raises(BadInput, match="cut or changed after the run"):
+        read_weights(path)
+
+
+def test_large_weights_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.train.weights.MOST_BYTES", 10)
+    write_weights(tmp_path, nn.Linear(3, 2))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_fingerprint_sees_every_bit(tmp_path: Path) -> None:

@@ -165,7 +165,8 @@ class PeerRun:
         """End the measured time, evaluate, and leave the result; the model and the optimizer are the plain ones."""
         if self.world.size > 1:
             dist.barrier()
-        seconds = time.perf_counter() - self._began - (self._pauses.seconds if self._pauses else 0.0)
+        paused = self._pauses.seconds if self._pauses else 0.0
+        seconds = time.perf_counter() - self._began - paused
         self._progress.__exit__(None, None, None)
         if self.world.size > 1:
             for buffer in model.buffers():
@@ -175,7 +176,16 @@ class PeerRun:
             data, batch = self.recipe.eval_dataset(), evaluation_batch(self.recipe, self.plan)
             metrics = evaluate(self.world, model, self.recipe.evaluate, data, batch=batch, collate=self.recipe.collate)
         state = digest(training_state(model, optimizer))
-        ended = Ended(self.plan, self.recipe, state, metrics, self.started, seconds)
+        ended = Ended(
+            plan=self.plan,
+            recipe=self.recipe,
+            model=model,
+            digest=state,
+            metrics=metrics,
+            started=self.started,
+            seconds=seconds,
+            paused=paused,
+        )
         leave_result(self.folder, self.world, self.log, ended)
 
     def _next_clock(self) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.report.collect import Run
+from lockstep.train.weights import largest_difference
 
 ROUNDING = 1e-5
 """Relative differences below this are what another order of summation makes in one step."""
@@ -63,8 +64,16 @@ def parity(first: Run, other: Run) -> str:
     if found is None:
         where = " in the optimizer's state alone" if first.prints and other.prints else ""
         return f"differs{where}: {cause}"
-    size = f", by up to {found.largest:.0e} of the norm at the end ({found.largest_tensor})" if found.largest else ""
+    size = _size(first, other, found)
     return f"differs first after step {found.step} in {found.tensor}{size}: {cause}"
+
+
+def _size(first: Run, other: Run, found: Parting) -> str:
+    """Say how far the runs are apart at the end: by any value if both kept their weights, else by norms."""
+    exact = largest_difference(first.folder, other.folder)
+    if exact is not None and exact[0]:
+        return f", by up to {exact[0]:.1e} at the end ({exact[1]})"
+    return f", by up to {found.largest:.0e} of the norm at the end ({found.largest_tensor})" if found.largest else ""
 
 
 def parting(first: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> Parting | None:

@@ -7,7 +7,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -77,9 +77,22 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         seconds = run_steps(trainer, source, log, progress, pauses, keeper)
     metrics = _evaluate(trainer, recipe, plan)
     why = {"SyncBatchNorm": spec.sync_batchnorm, "inexact sum": not spec.exact}
-    coupled = ", ".join(name for name, asked in why.items() if asked)
-    ended = Ended(plan, recipe, trainer.digest(), metrics, started, seconds, coupled, trainer.strategy.how())
-    leave_result(folder, world, log, replace(ended, first=first, checkpoint_seconds=keeper.seconds, resumed=resumed))
+    ended = Ended(
+        plan=plan,
+        recipe=recipe,
+        model=trainer.model,
+        digest=trainer.digest(),
+        metrics=metrics,
+        started=started,
+        seconds=seconds,
+        paused=pauses.seconds if pauses else 0.0,
+        depends_on_workers=", ".join(name for name, asked in why.items() if asked),
+        how=trainer.strategy.how(),
+        first=first,
+        checkpoint_seconds=keeper.seconds,
+        resumed=resumed,
+    )
+    leave_result(folder, world, log, ended)
 
 
 def run_steps(

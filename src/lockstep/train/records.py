@@ -3,6 +3,7 @@
 run.json            the order: recipe, strategy, workers, threads, seed, versions
 rank-N.jsonl        a header, then a line per step, then an end line
 prints.jsonl        fingerprints of the weights at a few steps
+final.ls            the trained weights, if they are small
 rank-N.error.json   how rank N failed, if it did
 result.json         digest, time, throughput, memory, loss, accuracy, outcome
 """
@@ -13,6 +14,7 @@ import contextlib
 import errno
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,17 @@ def create_folder(path: Path) -> Path:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a file whole or not at all: under another name first, then moved into place."""
+    """Write a JSON file whole or not at all."""
     text = json.dumps({"schema": SCHEMA, **content}, indent=1, allow_nan=False) + "\n"
+    write_bytes(path, [text.encode()])
+
+
+def write_bytes(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file whole or not at all: under another name first, then moved into place."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
+        with open(draft, "wb") as file:
+            file.writelines(parts)
         draft.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -13,10 +13,13 @@ from lockstep.strategies.base import How
 from lockstep.train import memory
 from lockstep.train.records import read_json, write_json
 from lockstep.train.steps import RankFigures, StepLog, waited, warmup
+from lockstep.train.weights import write_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from torch import nn
 
     from lockstep.recipe import Plan, Recipe
     from lockstep.world import World
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 HOST_BYTES = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ended:
     """What a rank knows at the end."""
 
@@ -32,6 +35,8 @@ class Ended:
     """What was to be done."""
     recipe: Recipe
     """What was trained."""
+    model: nn.Module
+    """The plain one, with the trained weights."""
     digest: str
     """Of the trained state."""
     metrics: Mapping[str, float]
@@ -40,6 +45,8 @@ class Ended:
     """When the first step began, in seconds since the epoch."""
     seconds: float
     """Of all steps."""
+    paused: float = 0.0
+    """Seconds between steps in which the weights were looked at; not part of `seconds`."""
     depends_on_workers: str = ""
     """What makes the digest depend on the number of workers, if anything does."""
     how: How = field(default_factory=How)
@@ -80,6 +87,8 @@ def leave_result(folder: Path, world: World, log: StepLog, ended: Ended) -> None
         content = _result(world, log, ended, ranks)
         content["start_seconds"] = ended.started - float(read_json(folder / "run.json")["created"])
         content["memory_measure"] = measure
+        if log.measure:
+            write_weights(folder, ended.model)
         write_json(folder / "result.json", content)
 
 
@@ -112,6 +121,13 @@ def _rank(rank: int, row: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def _compile_seconds(log: StepLog, model: nn.Module, usual: float) -> float:
+    """Return what the first step took longer than usual, if the model is compiled; else 0."""
+    # Known by name: importing what defines it takes a second.
+    compiled = any(type(module).__name__ == "OptimizedModule" for module in model.modules())
+    return max(0.0, log.totals[0] - usual) if compiled and log.totals else 0.0
+
+
 def _result(world: World, log: StepLog, ended: Ended, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     slowest = max(ranks, key=lambda one: float(one["step_seconds"]))
     weight = sum(one["weight"] for one in ranks)
@@ -124,6 +140,8 @@ def _result(world: World, log: StepLog, ended: Ended, ranks: list[dict[str, Any]
         "depends_on_workers": ended.depends_on_workers,
         **asdict(ended.how),
         "seconds": ended.seconds,
+        "pause_seconds": ended.paused,
+        "compile_seconds": _compile_seconds(log, ended.model, slowest["step_seconds"]),
         "warmup_steps": warmup(len(log.totals)),
         "step_seconds": slowest["step_seconds"],
         "step_quartiles": slowest["step_quartiles"],
