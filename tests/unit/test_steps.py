@@ -59,16 +59,18 @@ def test_steps_that_are_printed() -> None:
 
 
 def test_weights_are_compared_to_the_last_bit(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(torch.bfloat16)
+    layer, norm = nn.Linear(3, 2), nn.BatchNorm1d(2)
+    model = nn.Sequential(layer, norm).to(torch.bfloat16)
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
     write_weights(tmp_path / "a", model)
     found = read_weights(tmp_path / "a" / "final.ls")
     assert set(found) == {"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"}
-    assert torch.equal(torch.tensor(found["0.weight"].tolist()), model[0].weight.detach().float())
+    assert torch.equal(torch.tensor(found["0.weight"].tolist()), layer.weight.detach().float())
     with torch.no_grad():
-        model[0].bias[1] += 0.25
-        model[1].running_var[0] = float("nan")
+        layer.bias[1] += 0.25
+        assert norm.running_var is not None
+        norm.running_var[0] = float("nan")
     write_weights(tmp_path / "b", model)
     assert largest_difference(tmp_path / "a", tmp_path / "a") == (0.0, "")
     assert largest_difference(tmp_path / "b", tmp_path / "b") == (0.0, ""), "no number on both sides"

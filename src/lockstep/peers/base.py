@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from lockstep.errors import NotFinite
 from lockstep.launch.family import die_with_parent
 from lockstep.launch.worker import failed
 from lockstep.recipe import Loss
-from lockstep.strategies.base import StepStats, as_sum
+from lockstep.strategies.base import How, StepStats, as_sum
 from lockstep.strategies.clock import Clock, NoClock
 from lockstep.train.evaluate import evaluate
 from lockstep.train.loop import evaluation_batch, header
@@ -116,7 +116,7 @@ class PeerRun:
             launcher=self.spec.launcher,
         )
         self.records = Records(self.folder, rank)
-        self.records.write(header(self.world, self.plan))
+        self.records.write({**header(self.world, self.plan), **asdict(self._how())})
         self.log = StepLog(self.records, device, self.spec.measure)
         self._pauses = Pauses(self.folder, self.world, self.plan.steps) if self.spec.measure else None
         label = f"{self.recipe.name} {self.spec.strategy}, {size} worker{'s' if size > 1 else ''}"
@@ -185,8 +185,16 @@ class PeerRun:
             started=self.started,
             seconds=seconds,
             paused=paused,
+            how=self._how(),
         )
         leave_result(self.folder, self.world, self.log, ended)
+
+    def _how(self) -> How:
+        if self.world.size == 1:
+            return How()
+        return How(
+            exchange=f"torch DDP over {self.world.backend}", optimizer="replicated: every worker updates its own copy"
+        )
 
     def _next_clock(self) -> None:
         self.clock = Clock() if self.spec.measure else NoClock()
