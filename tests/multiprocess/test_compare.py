@@ -27,6 +27,8 @@ def test_side_by_side(tmp_path: Path) -> None:
     assert rows["single"]["digest"] == rows["dp"]["digest"] == rows["ddp"]["digest"]
     assert rows["dp"]["parity"] == rows["ddp"]["parity"] == "same bits"
     assert "other order of summation" in rows["torch-ddp"]["parity"]
+    assert " at the end (" in rows["torch-ddp"]["parity"]
+    assert "norm" not in rows["torch-ddp"]["parity"], "the weights are there, so the difference is exact"
     for row in rows.values():
         assert row["repeats"] == 2
         assert row["digest"], "a repeated run must give the same bits"
@@ -43,6 +45,8 @@ def test_side_by_side(tmp_path: Path) -> None:
     assert found["settings"]["command"].startswith("lockstep compare ")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"torch-ddp-2", "plan.json", "report.html", "comparison.md"} <= names
+    assert (tmp_path / "out" / "torch-ddp-1" / "final.ls").is_file()
+    assert not (tmp_path / "out" / "torch-ddp-2" / "final.ls").exists(), "the weights are kept once per way"
 
 
 def test_table(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from lockstep.launch.start import start_run
 from lockstep.report.collect import Run, read_run
 from lockstep.report.compare import Measured
 from lockstep.report.notes import reason
+from lockstep.train.weights import NAME as WEIGHTS
 
 
 @dataclass
@@ -80,6 +81,8 @@ def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> Non
         progress.refused = error if isinstance(error, BadInput) else None
         display.failed(progress.way, repeat, why)
         return
+    if repeat > 1:  # ways are compared by their first repeat, and three copies of every model's weights add up
+        (folder / WEIGHTS).unlink(missing_ok=True)
     progress.runs.append(run)
     progress.seconds.append(time.monotonic() - began)
     display.done(progress.way, repeat, float(run.result["step_seconds"]))
