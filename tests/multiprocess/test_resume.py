@@ -72,6 +72,7 @@ def test_a_worker_is_killed_and_half_of_them_go_on(tmp_path: Path, unbroken: tup
         "attempt-1",
         "checkpoint-000015.ls",
         "checkpoint-000016.ls",
+        "final.ls",
         "prints.jsonl",
         "rank-0.jsonl",
         "rank-1.jsonl",
