@@ -221,7 +221,7 @@ def different_models(rank: int, size: int, how: str) -> None:
 def joined(rank: int, size: int, divide: bool, accumulate: bool) -> tuple[Numbers, Numbers]:
     """Let rank r have 2 + r batches."""
 
-    # torch's join waits for ever on any backend that is written in Python
+    # torch's join with divide_by_initial_world_size=False was seen to hang on shm: the reference runs on gloo
     gloo = dist.new_group(list(range(size)), backend="gloo")
 
     def run(ddp: type[Any]) -> Numbers:
