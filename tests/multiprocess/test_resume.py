@@ -124,6 +124,7 @@ def test_the_stock_strategy_goes_on_as_if_unbroken(tmp_path: Path) -> None:
         ([f"{RECIPE}:unclipped"], "was written with clip 0.5, and here it is None"),
         ([f"{RECIPE}:more"], "was begun with 96 samples, and the data has 120 now"),
         (["--sync-batchnorm"], "was written with sync batchnorm False, and here it is True"),
+        (["--inexact"], "was written with exact True, and here it is False"),
         (["--checkpoint-every", "0"], "--checkpoint-every 0: at least 1"),
         (["--checkpoint-every", "-3"], "--checkpoint-every -3: at least 1"),
         (["--out", "other"], "leave --out out"),

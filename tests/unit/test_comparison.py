@@ -142,6 +142,17 @@ def test_if_all_are_refused_what_was_asked_is_at_fault(tmp_path: Path, monkeypat
     assert not (tmp_path / "out").exists()
 
 
+def test_what_is_done_stays_when_all_are_refused_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(spec: RunSpec, folder: Path) -> Path:
+        if folder.name.endswith("-2"):
+            raise BadInput("the data are gone")
+        return made(spec, folder)
+
+    ran = go(plan(), tmp_path, monkeypatch, start)
+    assert all(row.repeats == 1 and "the data are gone" in row.notes[0] for row in judge("t", ran.ways).rows)
+    assert (tmp_path / "single-1" / "result.json").exists()
+
+
 @pytest.mark.parametrize("how", [KeyboardInterrupt(), SystemExit(143)])
 def test_interrupted_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: BaseException) -> None:
     started: list[str] = []

@@ -48,9 +48,20 @@ def make_step(way: str, recipe: Recipe, world: lockstep.World, groups: dict[str,
     share = recipe.global_batch // world.size
     dataset = recipe.dataset()
     own = [tensor[world.rank * share : (world.rank + 1) * share] for tensor in dataset.tensors]
-    if way == "lockstep ddp":
-        trainer = lockstep.Trainer(world, recipe.model, recipe.optimizer, recipe.loss, strategy="ddp")
-        batch = Batch(0, 0, recipe.global_batch, (LaneBatch(world.rank, share, own),))
+    if way.startswith("lockstep ddp"):
+        each = 4 if "4 lanes" in way else 1
+        trainer = lockstep.Trainer(
+            world,
+            recipe.model,
+            recipe.optimizer,
+            recipe.loss,
+            strategy="ddp",
+            lanes=each * world.size,
+            exact="inexact" not in way,
+        )
+        cut = zip(*(tensor.chunk(each) for tensor in own), strict=True)
+        lanes = [LaneBatch(world.rank * each + i, share // each, list(lane)) for i, lane in enumerate(cut)]
+        batch = Batch(0, 0, recipe.global_batch, tuple(lanes))
         return lambda: trainer.step(batch)
     torch.manual_seed(0)
     model: nn.Module = recipe.model()

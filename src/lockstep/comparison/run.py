@@ -64,7 +64,7 @@ def run_all(plan: ComparisonPlan, out: Path, display: Display) -> Ran:
         except (KeyboardInterrupt, SystemExit):
             found.interrupted, found.stopped = True, "interrupted"
     refused = [one.refused for one in every.values() if one.refused is not None]
-    if len(refused) == len(every):
+    if len(refused) == len(every) and not any(one.runs for one in every.values()):
         shutil.rmtree(out)  # nothing ran, so nothing is in it
         raise refused[0]
     found.ways = [_measured(one, found.stopped) for one in every.values()]

@@ -34,6 +34,7 @@ class Kind:
     backend: str
     device: str
     sync_batchnorm: bool
+    exact: bool
     hosts: tuple[str, ...]
     torch: str
 
@@ -118,6 +119,7 @@ def kind(run: Run) -> Kind:
         backend=str(result.get("backend") or spec.get("backend") or ""),
         device=str(result.get("device") or spec.get("device") or ""),
         sync_batchnorm=bool(spec.get("sync_batchnorm")),
+        exact=bool(spec.get("exact", True)),
         hosts=tuple(sorted(set(run.hosts))) or (str(run.order.get("host", "")),),
         torch=str(run.order["versions"].get("torch", "")),
     )
@@ -150,6 +152,8 @@ def names(kinds: Sequence[Kind]) -> dict[Kind, str]:
         parts += [str(getattr(one, name)) for name in ("launcher", "backend", "device") if _differ(alike, name)]
         if one.sync_batchnorm and _differ(alike, "sync_batchnorm"):
             parts.append("SyncBatchNorm")
+        if not one.exact and _differ(alike, "exact"):
+            parts.append("inexact")
         if _differ(alike, "hosts"):
             parts.append(f"on {' and '.join(one.hosts)}")
         if _differ(alike, "torch"):

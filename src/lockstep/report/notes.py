@@ -25,6 +25,8 @@ def notes(row: Row, runs: Sequence[Run], first: Run | None, why_not: str = "") -
     found = [f"stopped after {len(runs)} of its repeats: {why_not}"] if why_not else []
     if not row.finite:
         found.append("the loss or a metric is not a finite number: its figures say nothing about training")
+    if any(run.order.get("resumed") for run in runs):
+        found.append("it was broken off and went on: its time and throughput are those of the last attempt")
     found += slow_repeats(runs)
     if told := unsteady(runs):
         blame = ": the recipe itself" if row.strategy in EXACT else ""

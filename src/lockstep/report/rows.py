@@ -181,7 +181,8 @@ def mean_parts(ranks: Sequence[RankRow]) -> dict[str, float]:
 
 def throughput(run: Run) -> float:
     """Return samples per second after warm-up."""
-    whole, seconds, steps = (float(run.result[key]) for key in ("samples_per_second", "seconds", "steps"))
+    whole, seconds = (float(run.result[key]) for key in ("samples_per_second", "seconds"))
+    steps = len(run.steps[0]) if run.steps else int(run.result["steps"])  # of a run that went on, the last attempt's
     warmup = int(run.result.get("warmup_steps", 0))
     before = max((math.fsum(line["total"] for line in rank[:warmup]) for rank in run.steps), default=0.0)
     return whole * seconds * (1.0 - warmup / steps) / (seconds - before) if 0.0 < before < seconds else whole

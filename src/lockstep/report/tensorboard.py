@@ -54,7 +54,7 @@ def scalars(run: Run) -> Iterator[tuple[int, float, dict[str, float]]]:
     """Yield step, time and named values: the loss of all ranks, the time of a step by rank and part, the metrics."""
     lines = {line["step"]: [ranks[place] for ranks in run.steps] for place, line in enumerate(run.steps[0])}
     when = 0.0
-    for (step, ranks), loss in zip(lines.items(), run.losses, strict=False):
+    for (step, ranks), loss in zip(lines.items(), run.losses[-len(lines) :], strict=False):
         when = float(ranks[0].get("began") or ranks[0].get("time") or 0.0)
         values = {"loss": loss}
         for rank, line in enumerate(ranks):
@@ -63,6 +63,8 @@ def scalars(run: Run) -> Iterator[tuple[int, float, dict[str, float]]]:
             if line.get("memory") is not None:
                 values[f"memory/rank_{rank}"] = float(line["memory"])
         yield step, when, {tag: value for tag, value in values.items() if math.isfinite(value)}
-    metrics = {f"evaluation/{name}": float(value) for name, value in run.result.get("metrics", {}).items()}
+    metrics = {
+        f"evaluation/{name}": value for name, value in run.result.get("metrics", {}).items() if value is not None
+    }
     if metrics:
         yield max(lines), when, metrics

@@ -53,8 +53,14 @@ class Scene:
         return math.fsum(self.row.parts[part] for part in parts) / whole if whole else 0.0
 
     def measured(self, *strategies: str) -> str:
-        """Return `; NAME measured X of the time`, if this comparison measured that a strategy is clearly faster."""
-        faster = [row for row in self.rows if row.strategy in strategies and clearly_faster(row, self.row)]
+        """Return `: measured X of the time`, if this comparison measured that a strategy is clearly faster.
+
+        What more workers did is not to be credited to the strategy; against one worker any number counts.
+        """
+        others = [row for row in self.rows if row.strategy in strategies]
+        if self.row.workers > 1:
+            others = [row for row in others if row.workers in (1, self.row.workers)]
+        faster = [row for row in others if clearly_faster(row, self.row)]
         if not faster:
             return ""
         best = min(faster, key=lambda row: row.step_seconds or math.inf)

@@ -78,7 +78,7 @@ def load(trainer: Trainer, open_file: Callable[[], Saved], arithmetic: Arithmeti
         if saved is not None:
             saved.close()
     here = writer_of(trainer)
-    return header, differences(header.writer, here, synchronised=header.arithmetic.sync_batchnorm)
+    return header, differences(header.writer, here, header.arithmetic)
 
 
 def writer_of(trainer: Trainer) -> Writer:

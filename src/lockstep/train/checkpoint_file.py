@@ -103,7 +103,11 @@ class Draft:
         self._hash = hashlib.sha256()
         with self._failing():
             self._file = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        self._write(PREFIX.pack(MAGIC, VERSION, len(text), self.nbytes) + text)
+        try:
+            self._write(PREFIX.pack(MAGIC, VERSION, len(text), self.nbytes) + text)
+        except BaseException:
+            self.drop()
+            raise
 
     def add(self, name: str, data: memoryview | bytes) -> None:
         """Append the next tensor's bytes; they come in the order of the places."""

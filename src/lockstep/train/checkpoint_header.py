@@ -29,6 +29,8 @@ class Arithmetic:
     """The largest norm of a gradient."""
     sync_batchnorm: bool = False
     """Whether BatchNorm takes its statistics over all workers."""
+    exact: bool = True
+    """Whether lanes are added in the tree."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ def refuse_other(saved: Arithmetic, here: Arithmetic, where: str) -> None:
         raise BadInput(f"{where} was written with {what} {theirs}, and here it is {ours}{why}: use {advice}")
 
 
-def differences(saved: Writer, here: Writer, *, synchronised: bool) -> list[str]:
+def differences(saved: Writer, here: Writer, arithmetic: Arithmetic) -> list[str]:
     """Return what may make other bits than an unbroken run's, a sentence each; none of it is refused."""
     found = [
         f"{name} {saved.versions.get(name)} wrote the checkpoint, here is {here.versions.get(name)}: bits may differ"
@@ -115,8 +117,11 @@ def differences(saved: Writer, here: Writer, *, synchronised: bool) -> list[str]
     ]
     if saved.device != here.device:
         found.append(f"{saved.device} computed the checkpoint, and here is {here.device}: bits may differ")
-    if synchronised and saved.workers != here.workers:
-        found.append(
-            f"SyncBatchNorm ran on {saved.workers} workers, and here are {here.workers}: the bits depend on that"
-        )
+    coupled = {"SyncBatchNorm": arithmetic.sync_batchnorm, "an inexact sum": not arithmetic.exact}
+    if saved.workers != here.workers:
+        found += [
+            f"{what} ran on {saved.workers} workers, and here are {here.workers}: the bits depend on that"
+            for what, there in coupled.items()
+            if there
+        ]
     return found

@@ -53,6 +53,7 @@ def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None
             threads=spec.threads or standing.header.arithmetic.threads,
             clip=recipe.clip,
             sync_batchnorm=spec.sync_batchnorm,
+            exact=spec.exact,
         )
         check_standing(standing, arithmetic, samples=plan.samples, steps=plan.steps)
         try:

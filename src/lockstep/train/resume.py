@@ -32,6 +32,9 @@ from lockstep.train.spec import RunSpec, read_spec
 TYPED = frozenset({"spawn", "torchrun", "srun", "mpirun"})
 """Launchers that can be started again without being typed; the others were not ours."""
 
+RECORDS = ("rank-*.jsonl", "rank-*.error.json", "prints.jsonl", "final.ls", "result.json")
+"""What an attempt leaves in the run folder, beside its checkpoints."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
@@ -126,10 +129,12 @@ def put_aside(folder: Path) -> None:
     number = 1 + sum(1 for _ in folder.glob("attempt-*"))
     hidden = folder / f".attempt-{number}"
     try:
+        left = [path for pattern in RECORDS for path in folder.glob(pattern)]
+        if not left and not hidden.exists():
+            return  # this was done before, and the attempt after it never began
         hidden.mkdir(exist_ok=True)
-        for pattern in ("rank-*.jsonl", "rank-*.error.json", "prints.jsonl", "result.json"):
-            for path in folder.glob(pattern):
-                path.rename(hidden / path.name)
+        for path in left:
+            path.rename(hidden / path.name)
         shutil.copy(folder / "run.json", hidden / "run.json")
         hidden.rename(folder / f"attempt-{number}")
         prune(folder)

@@ -206,6 +206,7 @@ class Trainer:
             threads=self.world.threads,
             clip=self.strategy.training.clip,
             sync_batchnorm=self._sync_batchnorm,
+            exact=self.strategy.training.exact,
         )
 
     def _start(self, epoch: int, global_batch: int) -> int:
