@@ -34,7 +34,7 @@ compare: $(VENV)/base
 	$(BIN)/lockstep compare $(ARGS)
 
 test: check
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 check: $(VENV)/dev
 	scripts/check

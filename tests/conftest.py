@@ -20,14 +20,21 @@ __all__ = ["mpich", "openmpi", "slurm"]
 
 LEFTOVER_SECONDS = 10.0
 SEGMENTS = ("lockstep", "torch_", "psm_")  # ours, torch's and Python's; other programs may come and go
+SERVICED = ("test_launchers.py", "test_ends.py", "test_bad_input.py", "test_scripts.py")
 DAEMONS = ("munged", "slurm")  # kept for the whole session, and ended with it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a real service."""
+    """Mark the tests that need a real service, and keep what shares something together when two run at once.
+
+    A file's tests share its pool of ranks. All tests that use the services share these: the services are started once.
+    """
     for item in items:
-        if Path(__file__).parent / "system" in item.path.parents:
+        system = Path(__file__).parent / "system" in item.path.parents
+        if system:
             item.add_marker(pytest.mark.system)
+        services = system or item.path.name in SERVICED
+        item.add_marker(pytest.mark.xdist_group("services" if services else str(item.path)))
 
 
 @pytest.fixture(autouse=True)
