@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def first_cause(folder: Path, workers: int, exits: Mapping[int, int]) -> Failure
     silent = [rank for rank in range(workers) if rank not in heard and not finished(folder, rank)]
     silent.sort(key=lambda rank: list(exits).index(rank) if rank in exits else len(exits))
     if silent:
-        return _silent(folder, silent[0], exits)
+        return _silent(folder, silent, exits)
     if notes:
         return notes[0]
     return Failure(rank=0, host=socket.gethostname(), step=-1, kind="own", text="the launcher failed", time=time.time())
@@ -130,12 +130,16 @@ def how_it_ended(code: int) -> str:
     return f"the process exited with code {code} before the run was done"
 
 
-def _silent(folder: Path, rank: int, exits: Mapping[int, int]) -> Failure:
+def _silent(folder: Path, ranks: Sequence[int], exits: Mapping[int, int]) -> Failure:
+    """Return the failure of the first of the ranks that left no note; the launcher may have ended the others."""
+    rank, *others = ranks
     path = folder / f"rank-{rank}.jsonl"
     lines = read_records(path) if path.is_file() else []
     steps = [line["step"] for line in lines if "step" in line]
     host = lines[0].get("host", "?") if lines else socket.gethostname()
     text = how_it_ended(exits[rank]) if rank in exits else "the process ended without a word"
+    if others:
+        text += f"\nrank {', '.join(map(str, others))} left no note either: the launcher ended it, or it went first"
     # A line is written when a step is done, so the one that was being computed is the next.
     step = steps[-1] + 1 if steps else (0 if lines else -1)
     return Failure(rank=rank, host=host, step=step, kind="silent", text=text, time=time.time())
