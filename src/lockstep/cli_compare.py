@@ -87,6 +87,7 @@ def _new_plan(
     time_limit: float | None,
 ) -> ComparisonPlan:
     from lockstep.comparison.plan import ComparisonPlan, ways
+    from lockstep.report.units import plural
     from lockstep.train.spec import source_of
     from lockstep.world import usable_cpus
 
@@ -99,7 +100,7 @@ def _new_plan(
         progress=False,
     )
     return ComparisonPlan(
-        title=f"{asked.stem}: {spec.lanes} lanes, {_plural(repeats or REPEATS, 'repeat')} each",
+        title=f"{asked.stem}: {spec.lanes} lanes, {plural(repeats or REPEATS, 'repeat')} each",
         command=shlex.join(["lockstep", *sys.argv[1:]]),
         ways=ways(spec, names, workers, usable_cpus()),
         repeats=repeats or REPEATS,
@@ -163,7 +164,3 @@ def _show(plan: ComparisonPlan, ran: Ran, folder: Path, *, json: bool, per_rank:
         typer.echo(f"fewer repeats than {plan.repeats} of some: {ran.stopped}")
     typer.echo(f"report: {made[0]}")
     return found
-
-
-def _plural(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"

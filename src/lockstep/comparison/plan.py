@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import BadInput
+from lockstep.report.gather import PLAN
 from lockstep.strategies import workers_of
 from lockstep.train.records import read_json, write_json
 from lockstep.train.spec import RunSpec, source_of, versions
-
-PLAN = "plan.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ from lockstep.report.charts import times
 from lockstep.report.markdown import markdown
 from lockstep.report.page import page
 from lockstep.report.trace import trace
-from lockstep.train.records import cannot_write
+from lockstep.train.records import write_bytes
 
 if TYPE_CHECKING:
     from lockstep.report.compare import Comparison
@@ -36,20 +34,10 @@ def write_all(comparison: Comparison, folder: Path, tensorboard: bool = False) -
         "comparison.svg": times.alone(comparison.title, comparison.rows),
         "trace.json": _json(trace(comparison)),
     }
-    made = [_write(folder / name, text) for name, text in contents.items()]
+    for name, text in contents.items():
+        write_bytes(folder / name, [text.encode()])
+    made = [folder / name for name in contents]
     return made + events.write(comparison, folder / "tensorboard") if tensorboard else made
-
-
-def _write(path: Path, text: str) -> Path:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise cannot_write(path, error) from error
-    return path
 
 
 def _json(content: Any, indent: int | None = None) -> str:

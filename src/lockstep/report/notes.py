@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from lockstep.report.collect import Run
 from lockstep.report.parity import EXACT, unsteady
 from lockstep.report.rows import Row
+from lockstep.train.checkpoint_header import BITS_DEPEND_ON
 
 OUTLIER = 1.5
 """A repeat that took so many times the median of the others is marked."""
 ACCOUNTED = 0.05
 """The share of a step that may go unexplained."""
-COMPARED = ("lockstep", "torch", "numpy", "python", "machine")
-"""Versions that a time or a bit may depend on."""
 MEMORY_WORDS = ("MemoryError", "can't allocate memory", "out of memory", "OutOfMemoryError", "Cannot allocate memory")
 
 
@@ -68,7 +67,9 @@ def _elsewhere(run: Run, first: Run) -> list[str]:
     """Say if a row was made by other versions, or on another host, than the first row."""
     found = []
     mine, theirs = run.order["versions"], first.order["versions"]
-    other = [f"{name} {mine.get(name)} ({theirs.get(name)})" for name in COMPARED if mine.get(name) != theirs.get(name)]
+    other = [
+        f"{name} {mine.get(name)} ({theirs.get(name)})" for name in BITS_DEPEND_ON if mine.get(name) != theirs.get(name)
+    ]
     if other:
         found.append(f"made with other versions than the first row: {', '.join(other)}")
     if _place(run) != _place(first):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from lockstep.report.rows import PARTS
+
 LIGHT = {
     "ground": "#f6f7f9",
     "card": "#ffffff",
@@ -58,7 +60,6 @@ DARK = {
 }
 SERIES = 8
 """How many strategies have a colour of their own; more of them begin again."""
-PARTS = ("data", "forward", "backward", "exchange", "optimizer", "wait")
 
 # What charts need, on the page and alone.
 MARKS = """

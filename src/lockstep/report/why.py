@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.report.rows import PARTS, RankRow, Row
+from lockstep.report.units import plural
 
 DATA, EXCHANGE, OPTIMIZER, WAIT = 0.20, 0.15, 0.30, 0.10
 """Shares of a step from which a part is worth a sentence."""
@@ -112,8 +113,8 @@ def _oversubscribed(scene: Scene) -> str | None:
         return None
     most = max(1, scene.cpus * hosts // row.threads)
     return (
-        f"{row.workers} workers of {row.threads} {_plural('thread', row.threads)} share {scene.cpus * hosts} "
-        f"{_plural('core', scene.cpus * hosts)} and take turns; use at most {most} {_plural('worker', most)} here"
+        f"{row.workers} workers of {plural(row.threads, 'thread')} share "
+        f"{plural(scene.cpus * hosts, 'core')} and take turns; use at most {plural(most, 'worker')} here"
     )
 
 
@@ -235,7 +236,3 @@ def _bytes(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:.0f} bytes"
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"

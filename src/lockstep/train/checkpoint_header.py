@@ -8,7 +8,8 @@ from typing import Any
 from lockstep.errors import BadInput
 
 SCHEMA = 1
-MUST_AGREE = ("lockstep", "torch", "numpy", "python", "machine")
+BITS_DEPEND_ON = ("lockstep", "torch", "numpy", "python", "machine")
+"""Versions that bits, and times, may depend on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ def differences(saved: Writer, here: Writer, arithmetic: Arithmetic) -> list[str
     """Return what may make other bits than an unbroken run's, a sentence each; none of it is refused."""
     found = [
         f"{name} {saved.versions.get(name)} wrote the checkpoint, here is {here.versions.get(name)}: bits may differ"
-        for name in MUST_AGREE
+        for name in BITS_DEPEND_ON
         if saved.versions.get(name) != here.versions.get(name)
     ]
     if saved.device != here.device:

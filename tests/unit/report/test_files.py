@@ -21,7 +21,7 @@ from lockstep.report.compare import Comparison
 from lockstep.report.files import write_all
 from lockstep.report.markdown import markdown
 from lockstep.report.page import page
-from lockstep.report.rows import Row
+from lockstep.report.rows import PARTS, Row
 from lockstep.report.trace import trace
 from tests.unit.report.made_up import HOSTILE, example
 
@@ -248,7 +248,7 @@ def test_contrast(colours: dict[str, str]) -> None:
     for name in ("ink", "quiet", "accent", "warn"):
         for ground in ("ground", "card", "tint"):
             assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
-    for name in (*(f"series-{number}" for number in range(1, theme.SERIES + 1)), *theme.PARTS):
+    for name in (*(f"series-{number}" for number in range(1, theme.SERIES + 1)), *PARTS):
         assert contrast(colours[name], colours["card"]) >= 3.0, name
 
 
