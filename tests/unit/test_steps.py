@@ -74,10 +74,38 @@ def test_weights_are_compared_to_the_last_bit(tmp_path: Path) -> None:
     write_weights(tmp_path / "b", model)
     assert largest_difference(tmp_path / "a", tmp_path / "a") == (0.0, "")
     assert largest_difference(tmp_path / "b", tmp_path / "b") == (0.0, ""), "no number on both sides"
-    assert largest_difference(tmp_path / "a", tmp_path / "b") == (math.inf, "1.running_var")
+    gap, where = largest_difference(tmp_path / "a", tmp_path / "b") or (0.0, "")
+    assert (math.isnan(gap), where) == (True, "1.running_var"), "no number on one side only, named as such"
     assert largest_difference(tmp_path / "a", tmp_path / "c") is None
     write_weights(tmp_path / "c", nn.Linear(3, 2))
     assert largest_difference(tmp_path / "a", tmp_path / "c") is None, "another model"
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"),
+    [
+        ([math.inf, -math.inf], [math.inf, -math.inf], (0.0, "")),
+        ([math.inf, 1.0], [math.inf, 1.5], (0.5, "weight")),
+        ([math.inf, 1.0], [-math.inf, 1.0], (math.inf, "weight")),
+        ([math.inf, 1.0], [2.0, 1.0], (math.inf, "weight")),
+        ([math.nan, math.inf], [math.nan, math.inf], (0.0, "")),
+        ([math.inf, 1.0], [math.nan, 1.0], (math.nan, "weight")),
+        ([0.0, 1.0], [math.nan, 1e30], (math.nan, "weight")),
+    ],
+)
+def test_differences_of_what_is_not_finite(
+    tmp_path: Path, mine: list[float], theirs: list[float], expected: tuple[float, str]
+) -> None:
+    for name, values in (("a", mine), ("b", theirs)):
+        model = nn.Linear(2, 1, bias=False)
+        model.weight.data = torch.tensor([values])
+        (tmp_path / name).mkdir()
+        write_weights(tmp_path / name, model)
+    for pair in (("a", "b"), ("b", "a")):
+        found = largest_difference(*(tmp_path / name for name in pair))
+        assert found is not None
+        assert found[0] == pytest.approx(expected[0], nan_ok=True)
+        assert found[1] == expected[1]
 
 
 @pytest.mark.parametrize("damage", ["cut", "head", "kind"])

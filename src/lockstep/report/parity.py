@@ -71,6 +71,10 @@ def parity(first: Run, other: Run) -> str:
 def _size(first: Run, other: Run, found: Parting) -> str:
     """Say how far the runs are apart at the end: by any value if both kept their weights, else by norms."""
     exact = largest_difference(first.folder, other.folder)
+    if exact is not None and math.isnan(exact[0]):
+        return f", with values at the end that are no numbers on one side only ({exact[1]})"
+    if exact is not None and math.isinf(exact[0]):
+        return f", with infinite values at the end ({exact[1]})"
     if exact is not None and exact[0]:
         return f", by up to {exact[0]:.1e} at the end ({exact[1]})"
     return f", by up to {found.largest:.0e} of the norm at the end ({found.largest_tensor})" if found.largest else ""

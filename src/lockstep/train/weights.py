@@ -63,7 +63,8 @@ def read_weights(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 def largest_difference(first: Path, other: Path) -> tuple[float, str] | None:
     """Return the largest difference of two runs' values, and in which tensor; None if they cannot be compared.
 
-    `first` and `other` are run folders. Where a value is no number on one side only, the difference is infinite.
+    `first` and `other` are run folders. A value that is no number on one side only outranks any other difference, and
+    is returned as NaN; the same infinity on both sides is no difference.
     """
     paths = [folder / NAME for folder in (first, other)]
     if not all(path.is_file() for path in paths):
@@ -73,9 +74,11 @@ def largest_difference(first: Path, other: Path) -> tuple[float, str] | None:
         return None
     largest, where = 0.0, ""
     for name, array in mine.items():
-        gaps = np.abs(array.astype(np.float64) - theirs[name].astype(np.float64))
-        both = np.isnan(array) & np.isnan(theirs[name])
-        gap = float(np.max(np.where(both, 0.0, np.nan_to_num(gaps, nan=math.inf)), initial=0.0))
+        a, b = array.astype(np.float64), theirs[name].astype(np.float64)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        gap = float(np.max(np.abs(np.subtract(a, b, out=np.zeros_like(a), where=~same)), initial=0.0))
+        if math.isnan(gap):
+            return gap, name
         if gap > largest:
             largest, where = gap, name
     return largest, where

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from lockstep.report.collect import Run
@@ -99,6 +101,21 @@ def test_a_counter_is_no_size() -> None:
     found = parting([mine], [other])
     assert found is not None
     assert (found.buffers, found.largest_tensor) == (0.0, "weight")
+
+
+@pytest.mark.parametrize(
+    ("gap", "words"),
+    [
+        (0.5, "in weight, by up to 5.0e-01 at the end (weight): "),
+        (math.inf, "in weight, with infinite values at the end (weight): "),
+        (math.nan, "in weight, with values at the end that are no numbers on one side only (weight): "),
+        (0.0, "in weight, by up to 1e-02 of the norm at the end (weight): "),
+    ],
+)
+def test_the_difference_at_the_end(monkeypatch: pytest.MonkeyPatch, gap: float, words: str) -> None:
+    monkeypatch.setattr("lockstep.report.parity.largest_difference", lambda first, other: (gap, "weight"))
+    other = run("torch-ddp", 2, digest="b", prints=[prints(0, weight=FAR)])
+    assert words in parity(run(prints=[START]), other)
 
 
 def test_repeats_that_differ() -> None:
