@@ -16,7 +16,7 @@ import typer
 
 from lockstep.cli_bench import bench
 from lockstep.cli_compare import compare
-from lockstep.cli_options import Json, LauncherOption, Out, RecipeOptions, Threads, with_recipe_options
+from lockstep.cli_options import Json, Launcher, LauncherFound, Out, RecipeOptions, Threads, with_recipe_options
 from lockstep.cli_report import report
 from lockstep.errors import BadInput, LockstepError
 from lockstep.version import __version__
@@ -62,7 +62,7 @@ def run(
         str | None, typer.Option(help="single, dp, ddp, torch-ddp, lightning or accelerate.", show_default="by workers")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="How many workers.", show_default="1")] = None,
-    launcher: LauncherOption = None,
+    launcher: LauncherFound = None,
     backend: Annotated[str | None, typer.Option(help="torch.distributed backend.")] = None,
     inexact: Annotated[
         bool, typer.Option("--inexact", help="A running sum per worker; the bits then depend on their number.")
@@ -124,7 +124,7 @@ def launch(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="Any Python script; its own flags follow after --.")],
     workers: Annotated[int, typer.Option(min=1, help="How many processes.")] = 1,
-    launcher: Annotated[str, typer.Option(help="inline, spawn, torchrun, srun or mpirun.")] = "spawn",
+    launcher: Launcher = "spawn",
     threads: Threads = None,
     nodes: Nodes = None,
     launcher_args: LauncherArgs = "",

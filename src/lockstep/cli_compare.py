@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lockstep.cli_options import Json, LauncherOption, Out, RecipeOptions, with_recipe_options
+from lockstep.cli_options import Json, Launcher, Out, RecipeOptions, with_recipe_options
 from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def compare(
         str | None, typer.Option(help="Which, separated by commas.", show_default="every one that there is")
     ] = None,
     workers: Annotated[str, typer.Option(help="How many; several, as 1,2,4, give a scaling curve.")] = "2",
-    launcher: LauncherOption = None,
+    launcher: Launcher = "spawn",
     repeats: Annotated[
         int | None, typer.Option(min=1, help="How often each is run, in turn.", show_default=str(REPEATS))
     ] = None,
@@ -82,7 +82,7 @@ def _new_plan(
     asked: RecipeOptions,
     names: list[str],
     workers: list[int],
-    launcher: str | None,
+    launcher: str,
     repeats: int | None,
     time_limit: float | None,
 ) -> ComparisonPlan:
@@ -94,13 +94,13 @@ def _new_plan(
     short = asked.steps is None and asked.epochs is None
     spec = asked.spec(
         workers=max(workers),
-        launcher=launcher or "spawn",
+        launcher=launcher,
         lanes=asked.lanes or max(workers),
         most_steps=STEPS if short else None,
         progress=False,
     )
     return ComparisonPlan(
-        title=f"{asked.stem}: {spec.lanes} lanes, {plural(repeats or REPEATS, 'repeat')} each",
+        title=f"{asked.stem}: {plural(spec.lanes or 1, 'lane')}",
         command=shlex.join(["lockstep", *sys.argv[1:]]),
         ways=ways(spec, names, workers, usable_cpus()),
         repeats=repeats or REPEATS,
@@ -117,7 +117,7 @@ def _resumed(context: typer.Context, folder: Path, repeats: int | None, time_lim
     if extra:
         raise BadInput(f"--resume takes everything from {folder}: leave out {', '.join(extra)}")
     plan = read_plan(folder)
-    plan = replace(plan, repeats=repeats or plan.repeats, time_limit=time_limit)
+    plan = replace(plan, repeats=repeats or plan.repeats, time_limit=time_limit or plan.time_limit)
     write_plan(folder, plan)
     return plan
 
@@ -151,7 +151,7 @@ def _show(plan: ComparisonPlan, ran: Ran, folder: Path, *, json: bool, per_rank:
     settings = {"command": plan.command, "repeats": plan.repeats, "order": "interleaved, shuffled in every repeat"}
     if ran.stopped:
         settings["stopped"] = ran.stopped
-    found = judge(plan.title, ran.ways, settings=settings)
+    found = judge(plan.heading, ran.ways, settings=settings)
     made = write_all(found, folder, tensorboard=tensorboard)
     if json:
         typer.echo(jsonlib.dumps({"out": str(folder), **found.as_json()}, indent=1))

@@ -29,10 +29,10 @@ class Device(StrEnum):
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Threads = Annotated[int | None, typer.Option(help="Threads per worker.", show_default="CPUs // workers")]
 Out = Annotated[Path | None, typer.Option(help="Folder to make for the results.", show_default="runs/...")]
-LauncherOption = Annotated[
-    str | None,
-    typer.Option(help="inline, spawn, torchrun, srun or mpirun.", show_default="who started this, or spawn"),
-]
+_LAUNCHERS = "inline, spawn, torchrun, srun or mpirun."
+Launcher = Annotated[str, typer.Option(help=_LAUNCHERS)]
+LauncherFound = Annotated[str | None, typer.Option(help=_LAUNCHERS, show_default="who started this, or spawn")]
+"""Of a command that may itself have been started by a launcher."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from lockstep.errors import BadInput, RunFailed
 from lockstep.report.compare import judge
 from lockstep.train.preflight import preflight
 from lockstep.train.spec import RunSpec
+from tests.commands import inside
 from tests.unit.report.folders import change, make_run
 
 SPEC = RunSpec(recipe="mlp", lanes=4)
@@ -195,6 +197,35 @@ def test_a_plan_is_kept(tmp_path: Path) -> None:
     asked = plan(limit=30.0)
     write_plan(tmp_path, asked)
     assert read_plan(tmp_path) == asked
+
+
+@pytest.mark.parametrize(
+    ("typed", "repeats", "limit"),
+    [([], 2, 30.0), (["--repeats", "5"], 5, 30.0), (["--time-limit", "70"], 2, 70.0)],
+)
+def test_a_comparison_goes_on_as_it_was_asked_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    typed: list[str],
+    repeats: int,
+    limit: float,
+) -> None:
+    folder, kept = tmp_path / "out", []
+
+    def run_kept(asked: ComparisonPlan, out: Path, display: Display) -> Ran:
+        kept.append(asked)
+        return run_all(asked, out, display)
+
+    folder.mkdir()
+    write_plan(folder, replace(plan(limit=30.0), title="mine: 4 lanes"))
+    monkeypatch.setattr(running, "start_run", made)
+    monkeypatch.setattr(running, "run_all", run_kept)
+    done = inside(["compare", "--resume", "out", *typed], tmp_path, monkeypatch, capfd)
+    assert done.code == 0, done.text
+    assert (kept[0].repeats, kept[0].time_limit) == (repeats, limit)
+    assert f"mine: 4 lanes, {repeats} repeats each" in done.out
+    assert read_plan(folder) == kept[0], "what is given anew holds the next time too"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Any
 
 from lockstep.errors import BadInput
 from lockstep.report.gather import PLAN
+from lockstep.report.units import plural
 from lockstep.strategies import workers_of
 from lockstep.train.records import read_json, write_json
 from lockstep.train.spec import RunSpec, source_of, versions
@@ -41,7 +42,7 @@ class ComparisonPlan:
     """A comparison as asked for."""
 
     title: str
-    """Of the table."""
+    """What all ways train."""
     command: str
     """As typed."""
     ways: tuple[Way, ...]
@@ -49,9 +50,14 @@ class ComparisonPlan:
     repeats: int
     """How often each is run."""
     time_limit: float | None = None
-    """Seconds after which no repeat is begun that would end later."""
+    """Seconds after which no repeat is begun that would end later, counted anew when a comparison goes on."""
     source: str = ""
     """SHA-256 of the recipe's file; empty for a built-in one."""
+
+    @property
+    def heading(self) -> str:
+        """What stands over the table; a comparison that goes on may be given other repeats."""
+        return f"{self.title}, {plural(self.repeats, 'repeat')} each"
 
 
 def ways(spec: RunSpec, strategies: Sequence[str], workers: Sequence[int], cpus: int) -> tuple[Way, ...]:
@@ -70,7 +76,7 @@ def ways(spec: RunSpec, strategies: Sequence[str], workers: Sequence[int], cpus:
         if "single" in strategies and len(counts) > 1:
             counts = [count for count in counts if count > 1]
         for count in counts:
-            label = name if len(counts) == 1 else f"{name}, {count} worker{'s' if count > 1 else ''}"
+            label = name if len(counts) == 1 else f"{name}, {plural(count, 'worker')}"
             rows.append(Way(name=label, spec=replace(common, strategy=name, workers=count)))
     if "single" in strategies and cpus > (common.threads or 1):
         place = next(place for place, way in enumerate(rows) if way.name == "single")
