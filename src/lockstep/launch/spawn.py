@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 PRELOADED = ["torch", "torch.distributed", "lockstep.cli", "lockstep.launch.worker", "lockstep.train.loop"]
 PRELOADED += ["lockstep.train.preflight", "lockstep.strategies.torch_ddp", "psutil"]
+COMPILER = "torch._dynamo"
+"""torch.optim imports it at its first use, which takes as long as torch itself: in each worker, if not here, once."""
 GRACE_SECONDS = 2.0
 
 
@@ -75,7 +77,7 @@ class Forked:
     """A rank forked from the server."""
 
     def __init__(self, job: Job, variables: dict[str, str]) -> None:
-        self._process = context().Process(target=_rank, args=(job.folder, variables))
+        self._process = context(trains=True).Process(target=_rank, args=(job.folder, variables))
         self._process.start()
         self.sentinel = self._process.sentinel
 
@@ -114,10 +116,13 @@ class Fresh:
         self._process.send_signal(number)
 
 
-def context() -> ForkServerContext:
-    """Return the multiprocessing context whose server has everything imported."""
+def context(*, trains: bool = False) -> ForkServerContext:
+    """Return the multiprocessing context whose server has everything imported; the first call decides what.
+
+    `trains` says that workers will be forked from it, and not only the check of a recipe.
+    """
     chosen = multiprocessing.get_context("forkserver")
-    chosen.set_forkserver_preload(PRELOADED)
+    chosen.set_forkserver_preload([*PRELOADED, COMPILER] if trains else PRELOADED)
     return chosen
 
 

@@ -78,8 +78,10 @@ def _preflight_apart(spec: RunSpec, out: Path) -> None:
     """Check in a process of the fork server: the recipe needs torch, and this process does without."""
     from lockstep.launch.spawn import context
 
-    reader, writer = context().Pipe(duplex=False)
-    checker = context().Process(target=_check, args=(spec, out, writer), name="lockstep preflight")
+    # A peer forks nothing from the server, but most often stands in a comparison with ways that do.
+    forks = context(trains=spec.launcher in ("spawn", "itself"))
+    reader, writer = forks.Pipe(duplex=False)
+    checker = forks.Process(target=_check, args=(spec, out, writer), name="lockstep preflight")
     checker.start()
     writer.close()
     try:
