@@ -21,10 +21,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.report.rows import PARTS, RankRow, Row
-from lockstep.report.units import plural
+from lockstep.report.units import duration, plural
 
 DATA, EXCHANGE, OPTIMIZER, WAIT = 0.20, 0.15, 0.30, 0.10
 """Shares of a step from which a part is worth a sentence."""
+DATA_SECONDS = 0.001
+"""Data that takes less in a step is the fixed cost of any batch: reading ahead would not pay."""
 SLOWER = 1.10
 """A rank that computes so many times as long as the others is what they wait for."""
 SMALL_SECONDS, SMALL_SHARE = 0.005, 0.30
@@ -134,9 +136,17 @@ def _straggler(scene: Scene) -> str | None:
 
 
 def _data(scene: Scene) -> str | None:
-    share = scene.share("data")
-    if share < DATA:
+    """Data is the reason if hiding it would pay, or if nothing else takes as long; never if meeting takes longer."""
+    share, seconds, meeting = scene.share("data"), scene.row.parts["data"], scene.share("exchange", "wait")
+    if share < DATA or share < meeting:
         return None
+    if seconds < DATA_SECONDS:
+        if share < max(scene.share("forward", "backward"), scene.share("optimizer")):
+            return None
+        return (
+            f"fetching a batch takes {duration(seconds)}, {share:.0%} of a step that is very short; "
+            "use a larger --global-batch"
+        )
     return (
         f"waits {share:.0%} of the step for data; read ahead (prefetch), make items cheaper, or hold them in memory "
         "(lockstep.data.Ragged)"

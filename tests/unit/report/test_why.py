@@ -50,6 +50,29 @@ def test_data_bound() -> None:
     assert found.startswith("waits 41% of the step for data; read ahead")
 
 
+TINY = {"data": 0.3, "forward": 0.3, "backward": 0.4, "exchange": 0.0, "optimizer": 0.2, "wait": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "computes for 58% of the step"),
+        ({"data": 0.9}, "fetching a batch takes 900 µs, 50% of a step that is very short; use a larger --global-batch"),
+        ({"data": 0.9, "optimizer": 1.0}, "spends 38% of the step in the optimizer"),
+        ({"exchange": 0.3, "wait": 0.3}, "a step of 1.8 ms is too small to share"),
+        ({"data": 0.9, "exchange": 1.0}, "a step of 2.8 ms is too small to share"),
+        ({"data": 3.0}, "waits 77% of the step for data"),
+        ({"data": 30, "forward": 50, "backward": 30}, "waits 27% of the step for data"),
+        ({"data": 30, "forward": 30, "exchange": 40, "wait": 5}, "spends 38% of the step exchanging"),
+        ({"data": 10, "forward": 40, "backward": 40}, "computes for 89% of the step"),
+    ],
+)
+def test_data_is_blamed_only_where_hiding_it_would_pay(changes: dict[str, float], words: str) -> None:
+    """The parts of a step in milliseconds; tiny ones but for the changes."""
+    found = compared(run("torch-ddp", 2, ranks=[parts(**(TINY | changes))] * 2, sent=1e5))
+    assert words in found.rows[0].why
+
+
 def test_a_straggler_is_named_with_its_host_and_part() -> None:
     late = [parts(wait=60), parts(forward=90, wait=0), parts(wait=60)]
     found = compared(SINGLE, run("ddp", 3, ranks=late, cpus=4))
