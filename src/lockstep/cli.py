@@ -178,7 +178,7 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def _check_own_launch(strategy: str | None, launcher: str | None, nodes: int | None) -> None:
-    from lockstep.strategies import PEERS
+    from lockstep.strategy_names import PEERS
 
     if strategy in PEERS and (launcher is not None or nodes is not None):
         why = f"launcher {launcher}" if launcher is not None else "--nodes"

@@ -123,7 +123,8 @@ def _resumed(context: typer.Context, folder: Path, repeats: int | None, time_lim
 
 
 def _strategies(text: str | None, peers: bool) -> list[str]:
-    from lockstep.strategies import PEERS, STRATEGIES, check_name
+    from lockstep.strategies import check_name
+    from lockstep.strategy_names import PEERS, STRATEGIES
 
     names = list(STRATEGIES) if text is None else [name.strip() for name in text.split(",") if name.strip()]
     if not names:

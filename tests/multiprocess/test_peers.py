@@ -12,11 +12,11 @@ import pytest
 from lockstep.errors import BadInput, RunFailed
 from lockstep.launch.start import start_run
 from lockstep.report.collect import Run, read_run
+from lockstep.strategy_names import PEERS
 from lockstep.train.records import read_json
 from lockstep.train.spec import RunSpec
 from tests.commands import TINY, inside
 
-PEERS = ("lightning", "accelerate")
 STEPS = 24
 
 

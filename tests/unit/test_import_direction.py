@@ -14,9 +14,10 @@ SOURCE = Path(__file__).parents[2] / "src" / "lockstep"
 # Each part may import from those on its right, and from itself. The order is DESIGN's arrow, read as
 # "who may know whom": the command line knows everything, errors know nothing.
 MAY_IMPORT = {
-    "cli": "cli_bench cli_compare cli_options cli_report doctor launch report train strategies world errors version",
+    "cli": "cli_bench cli_compare cli_options cli_report doctor launch report train strategies strategy_names world "
+    "errors version",
     "cli_bench": "cli_options bench report errors",
-    "cli_compare": "cli_options comparison report train strategies world errors",
+    "cli_compare": "cli_options comparison report train strategies world errors strategy_names",
     "cli_report": "cli_options report train",
     "cli_options": "train",
     "__main__": "cli",
@@ -25,10 +26,10 @@ MAY_IMPORT = {
     "doctor": "launch train world errors",
     "bench": "recipes recipe report train strategies data nn comm lanes world errors",
     "peers": "launch train strategies data recipe digest world errors",
-    "report": "train errors version",
-    "launch": "train strategies comm world errors",
-    "train": "strategies data nn comm recipe digest world seeding errors version lanes",
-    "strategies": "data nn comm lanes digest recipe world errors",
+    "report": "train errors version strategy_names",
+    "launch": "train strategies comm world errors strategy_names",
+    "train": "strategies data nn comm recipe digest world seeding errors version lanes strategy_names",
+    "strategies": "data nn comm lanes digest recipe world errors strategy_names",
     "recipes": "recipe data",
     "recipe": "lanes errors",
     "world": "launch.detect launch.addresses comm errors",
@@ -40,6 +41,7 @@ MAY_IMPORT = {
     "seeding": "",
     "errors": "",
     "version": "",
+    "strategy_names": "",
 }
 # These two parts of launch are read by `world`, so they must stand below it.
 BELOW_WORLD = {"launch.detect", "launch.addresses"}

@@ -10,7 +10,8 @@ from lockstep.errors import BadInput, RunFailed
 from lockstep.launch.base import Job
 from lockstep.launch.itself import Itself
 from lockstep.launch.registry import find
-from lockstep.strategies import PEERS, processes
+from lockstep.strategies import processes
+from lockstep.strategy_names import PEERS
 from lockstep.train.failure import first_cause, report
 from lockstep.train.records import CannotWrite, write_json
 from lockstep.world import usable_cpus

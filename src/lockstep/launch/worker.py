@@ -61,7 +61,7 @@ def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]
 
 
 def _join(spec: RunSpec, place: Place) -> World:
-    from lockstep.strategies import SHARES_MEMORY
+    from lockstep.strategy_names import SHARES_MEMORY
     from lockstep.world import join, usable_cpus
 
     threads = spec.threads

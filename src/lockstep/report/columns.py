@@ -1,10 +1,15 @@
-"""The columns of the full table, once for every format; and those of its ranks."""
+"""The columns of a comparison's table, once for every format; and those of its ranks.
+
+A page and Markdown have room for all of them. A terminal takes what fits, the most telling first, under shorter
+headings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lockstep.report.parity import FIRST, SAME
 from lockstep.report.rows import PARTS, RankRow, Row
 from lockstep.report.units import NONE, digits, duration, rate, share, size, spread, times
 
@@ -14,79 +19,156 @@ class Column:
     """One column."""
 
     heading: str
-    """As shown."""
+    """As shown where there is room."""
     text: Callable[[Row], str]
     """What it says of a row."""
     number: bool = True
     """Whether it is a figure, to be aligned right."""
+    narrow: str = ""
+    """The heading on a terminal, if it is another."""
+    brief: Callable[[Row], str] | None = None
+    """What it says on a terminal, if that is shorter."""
+    order: int | None = None
+    """Which goes first when a terminal has no room: the highest; None: it is never there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankColumn:
+    """One column of a way's ranks."""
+
+    heading: str
+    """As shown."""
+    text: Callable[[Row, RankRow], str]
+    """What it says of a rank."""
+    number: bool = True
+    """Whether it is a figure, to be aligned right."""
+    terminal: bool = True
+    """Whether a terminal shows it, too."""
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
     """Return the columns after the strategy's name; metrics have one each, and what no row has is left out."""
-    measure = next((row.memory_measure for row in rows if row.memory_measure), "peak memory")
-    metrics = dict.fromkeys(name for row in rows for name in row.metrics or {})
+    measure = _measure(rows)
     found = [
-        Column(heading="workers", text=lambda row: str(row.workers)),
-        Column(heading="threads each", text=lambda row: str(row.threads or NONE)),
-        Column(heading="batch", text=lambda row: _batch(row)),
-        Column(heading="time", text=lambda row: spread(row.seconds, row.seconds_spread if row.repeats > 1 else None)),
-        Column(heading="step", text=lambda row: spread(row.step_seconds, row.step_spread)),
-        Column(heading="samples/s", text=lambda row: rate(row.samples_per_second)),
-        Column(heading="speed-up over single", text=lambda row: times(row.speed_up)),
-        Column(heading="over single, all cores", text=lambda row: times(row.speed_up_all_cores)),
-        Column(heading="efficiency", text=lambda row: share(row.efficiency)),
-        Column(heading="start-up", text=lambda row: duration(row.start_seconds)),
-        Column(heading="of it compiling", text=lambda row: duration(row.compile_seconds)),
-        Column(heading=f"{measure}, largest rank", text=lambda row: size(row.largest_memory or None)),
-        Column(heading="all ranks", text=lambda row: size(row.total_memory or None)),
+        Column(heading="workers", text=lambda row: str(row.workers), order=1),
+        Column(heading="threads each", narrow="threads", text=lambda row: str(row.threads or NONE), order=10),
+        Column(heading="batch, all / worker", narrow="batch:\nall / worker", text=_batch, order=14),
+        Column(heading="time", text=_time, brief=lambda row: duration(row.seconds), order=9),
+        Column(heading="step", text=lambda row: spread(row.step_seconds, row.step_spread), brief=_step, order=0),
+        Column(heading="samples/s", text=lambda row: rate(row.samples_per_second), order=6),
+        Column(heading="speed-up over single", narrow="speed-up", text=lambda row: times(row.speed_up), order=2),
+        Column(
+            heading="over single, all cores",
+            narrow="over all\ncores",
+            text=lambda row: times(row.speed_up_all_cores),
+            order=8,
+        ),
+        Column(heading="efficiency", narrow="effi-\nciency", text=lambda row: share(row.efficiency), order=11),
+        Column(heading="start-up", text=lambda row: duration(row.start_seconds), order=13),
+        Column(heading="compiling", text=lambda row: duration(row.compile_seconds or None), order=15),
+        Column(
+            heading=f"{measure}, largest rank",
+            narrow=f"{measure}\nlargest",
+            text=lambda row: size(row.largest_memory or None),
+            order=4,
+        ),
+        Column(heading="all ranks", narrow=f"{measure}\nall", text=lambda row: size(row.total_memory or None), order=7),
         Column(heading="exchange hidden", text=lambda row: share(row.overlap)),
-        Column(heading="slowest rank", text=lambda row: NONE if row.slowest_rank is None else str(row.slowest_rank)),
-        Column(heading="loss", text=lambda row: NONE if row.loss is None else f"{row.loss:.4f}"),
-        *(Column(heading=name, text=_metric(name)) for name in metrics),
-        Column(heading="parity", text=lambda row: row.parity or NONE, number=False),
-        Column(heading="digest", text=_digest, number=False),
+        Column(heading="slowest rank", text=slowest),
+        Column(heading="loss", text=lambda row: _loss(row.loss), order=5),
+        *(
+            Column(heading=name, text=_metric(key), order=5 if name == key else None)
+            for key, name in _metrics(rows).items()
+        ),
+        Column(heading="parity", text=lambda row: row.parity or NONE, brief=_parity, number=False, order=3),
+        Column(
+            heading="digest",
+            text=lambda row: _digest(row, 12),
+            brief=lambda row: _digest(row, 8),
+            number=False,
+            order=12,
+        ),
     ]
     ran = [row for row in rows if row.repeats]
     return [column for column in found if any(column.text(row) != NONE for row in ran)]
 
 
-def rank_headings() -> tuple[str, ...]:
-    """Return the columns of a rank."""
-    return ("rank", "host", "step", *PARTS, "hidden", "sent a step", "peak memory", "loss")
+def rank_columns(rows: Sequence[Row]) -> list[RankColumn]:
+    """Return the columns of the ranks of these rows; the first is the rank's number."""
+    return [
+        RankColumn(heading="rank", text=lambda row, rank: str(rank.rank)),
+        RankColumn(heading="host", text=lambda row, rank: rank.host or NONE, number=False),
+        RankColumn(heading="time", text=lambda row, rank: duration(rank.seconds)),
+        RankColumn(heading="step", text=lambda row, rank: duration(rank.step_seconds)),
+        *(RankColumn(heading=part, text=_part(part), terminal=part == "wait") for part in PARTS),
+        RankColumn(heading="hidden", text=lambda row, rank: duration(rank.hidden or None), terminal=False),
+        RankColumn(heading="sent a step", text=lambda row, rank: size(rank.sent or None), terminal=False),
+        RankColumn(heading=_measure(rows), text=lambda row, rank: size(rank.peak_memory or None)),
+        RankColumn(heading="loss", text=lambda row, rank: _loss(rank.loss)),
+        *(
+            RankColumn(heading=name, text=_of_row(_metric(key)), terminal=name == key)
+            for key, name in _metrics(rows).items()
+        ),
+    ]
 
 
-def rank_cells(rank: RankRow) -> tuple[str, ...]:
-    """Return what those columns say."""
-    return (
-        str(rank.rank),
-        rank.host or NONE,
-        duration(rank.step_seconds),
-        *(duration(rank.parts.get(part)) for part in PARTS),
-        duration(rank.hidden) if rank.hidden else NONE,
-        size(rank.sent) if rank.sent else NONE,
-        size(rank.peak_memory or None),
-        NONE if rank.loss is None else f"{rank.loss:.4f}",
-    )
+def slowest(row: Row) -> str:
+    """Name the rank that the others wait for."""
+    return NONE if row.slowest_rank is None else str(row.slowest_rank)
+
+
+def _measure(rows: Sequence[Row]) -> str:
+    return next((row.memory_measure for row in rows if row.memory_measure), "peak memory")
+
+
+def _metrics(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the headings of the metrics; a metric called loss is not the loss of the last step."""
+    names = dict.fromkeys(name for row in rows for name in row.metrics or {})
+    return {name: "loss, evaluated" if name == "loss" else name for name in names}
 
 
 def _batch(row: Row) -> str:
-    if row.global_batch is None:
+    if row.global_batch is None or row.batch_per_worker is None:
         return NONE
-    each = "" if row.batch_per_worker is None else f" ({digits(row.batch_per_worker).removesuffix('.0')} each)"
-    return f"{row.global_batch:,}{each if row.workers > 1 else ''}"
+    return f"{row.global_batch:,} / {digits(row.batch_per_worker).removesuffix('.0').removesuffix('.00')}"
+
+
+def _time(row: Row) -> str:
+    return spread(row.seconds, row.seconds_spread if row.repeats > 1 else None)
+
+
+def _step(row: Row) -> str:
+    if row.step_seconds is None or row.step_spread is None:
+        return NONE
+    low, high = row.step_spread
+    return f"{duration(row.step_seconds)} ±{(high - low) / 2 / row.step_seconds:.0%}"
+
+
+def _loss(found: float | None) -> str:
+    return NONE if found is None else f"{found:.4f}"
 
 
 def _metric(name: str) -> Callable[[Row], str]:
     def text(row: Row) -> str:
         value = (row.metrics or {}).get(name)
-        if value is None:
-            return NONE
-        return f"{value:.1%}" if name == "accuracy" else f"{value:.4f}"
+        return NONE if value is None else f"{value:.1%}" if name == "accuracy" else f"{value:.4f}"
 
     return text
 
 
-def _digest(row: Row) -> str:
+def _part(name: str) -> Callable[[Row, RankRow], str]:
+    return lambda row, rank: duration(rank.parts.get(name))
+
+
+def _of_row(text: Callable[[Row], str]) -> Callable[[Row, RankRow], str]:
+    return lambda row, rank: text(row)
+
+
+def _parity(row: Row) -> str:
+    return {SAME: SAME, FIRST: "first", "": NONE}.get(row.parity, row.parity.partition(" ")[0].rstrip(":"))
+
+
+def _digest(row: Row, places: int) -> str:
     if not row.repeats:
         return NONE
-    return (row.digest[:12] or "repeats differ") + ("*" if row.depends_on_workers else "")
+    return (row.digest[:places] or "varies") + ("*" if row.depends_on_workers else "")

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from lockstep.report.collect import Run
-from lockstep.report.parity import EXACT, unsteady
+from lockstep.report.parity import unsteady
 from lockstep.report.rows import Row
+from lockstep.strategy_names import EXACT
 from lockstep.train.checkpoint_header import BITS_DEPEND_ON
 
 OUTLIER = 1.5

@@ -18,14 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.report.collect import Run
+from lockstep.strategy_names import EXACT, PEERS
 from lockstep.train.weights import largest_difference
 
 ROUNDING = 1e-5
 """Relative differences below this are what another order of summation makes in one step."""
-EXACT = frozenset({"single", "dp", "ddp"})
-"""Strategies that promise the same bits as each other."""
-PEERS = frozenset({"lightning", "accelerate"})
-"""Trainers that shuffle on their own: their steps see other samples."""
 STATISTICS = ("running_mean", "running_var")
 COUNTER = "num_batches_tracked"
 """Of BatchNorm: a strategy may count lanes or steps, and nothing is computed from it by default."""

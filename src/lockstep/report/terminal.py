@@ -5,8 +5,7 @@ Columns that do not fit the terminal are left out, the least telling first; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE
@@ -14,9 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from lockstep.report.columns import Column, columns, rank_columns, slowest
 from lockstep.report.parity import FIRST, SAME
 from lockstep.report.rows import PARTS, Row
-from lockstep.report.units import NONE, digits, duration, rate, share, size, times
+from lockstep.report.units import NONE, share, size
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -25,22 +25,6 @@ if TYPE_CHECKING:
 
 GAP = 2
 """Blanks between columns."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of the terminal's table."""
-
-    heading: str
-    """As shown."""
-    text: Callable[[Row], str]
-    """What it says of a row."""
-    rank: int
-    """What goes first when there is no room: the highest."""
-
-    def width(self, rows: Sequence[Row]) -> int:
-        """Return how wide it has to be."""
-        return max(len(line) for line in [*self.heading.splitlines(), *(self.text(row) for row in rows)])
 
 
 def show(found: Comparison, screen: Console, *, per_rank: bool = False) -> None:
@@ -72,9 +56,11 @@ def table(found: Comparison, width: int) -> Table:
     made.add_column("strategy", no_wrap=True)
     chosen = fitting(columns(rows), rows, width - max(len(row.name) for row in rows) - GAP - 1)
     for column in chosen:
-        made.add_column(column.heading, justify="left" if column.heading == "parity" else "right", no_wrap=True)
+        made.add_column(column.narrow or column.heading, justify="right" if column.number else "left", no_wrap=True)
+    if not chosen:
+        made.add_column("")
     for row in rows:
-        cells = [column.text(row) for column in chosen] if row.repeats else ["did not run", *[""] * (len(chosen) - 1)]
+        cells = [_text(column, row) for column in chosen] if row.repeats else ["did not run"]
         made.add_row(escape(row.name), *(escape(cell) for cell in cells))
     if coupled := sorted({row.depends_on_workers for row in rows if row.depends_on_workers}):
         made.caption = f"* {', '.join(coupled)}: loss, accuracy and digest depend on the number of workers"
@@ -82,37 +68,11 @@ def table(found: Comparison, width: int) -> Table:
 
 
 def fitting(every: Sequence[Column], rows: Sequence[Row], width: int) -> list[Column]:
-    """Return the columns that fit into a width, in their order."""
-    ran = [row for row in rows if row.repeats]
-    chosen = [column for column in every if any(column.text(row) != NONE for row in ran)] or list(every[:1])
-    while len(chosen) > 1 and sum(column.width(ran) + GAP for column in chosen) > width:
-        chosen.remove(max(chosen, key=lambda column: column.rank))
+    """Return the columns that fit into a width, in their order; one at least."""
+    chosen = [column for column in every if column.order is not None]
+    while len(chosen) > 1 and sum(_width(column, rows) + GAP for column in chosen) > width:
+        chosen.remove(max(chosen, key=lambda column: column.order or 0))
     return chosen
-
-
-def columns(rows: Sequence[Row]) -> list[Column]:
-    """Return the columns after the name; a metric has one each."""
-    measure = next((row.memory_measure for row in rows if row.memory_measure), "memory")
-    metrics = dict.fromkeys(name for row in rows for name in row.metrics or {} if name != "loss")
-    return [
-        Column("workers", lambda row: str(row.workers), 1),
-        Column("threads", lambda row: str(row.threads), 10),
-        Column("batch:\nall / worker", _batch, 14),
-        Column("time", lambda row: duration(row.seconds), 9),
-        Column("step", _step, 0),
-        Column("samples/s", lambda row: rate(row.samples_per_second), 6),
-        Column("speed-up", lambda row: times(row.speed_up), 2),
-        Column("over all\ncores", lambda row: times(row.speed_up_all_cores), 8),
-        Column("effi-\nciency", lambda row: share(row.efficiency), 11),
-        Column("start-up", lambda row: duration(row.start_seconds), 13),
-        Column("compile", lambda row: duration(row.compile_seconds), 15),
-        Column(f"{measure}\nlargest", lambda row: size(row.largest_memory or None), 4),
-        Column(f"{measure}\nall", lambda row: size(row.total_memory or None), 7),
-        Column("loss", lambda row: NONE if row.loss is None else f"{row.loss:.4f}", 5),
-        *(Column(name, _metric(name), 5) for name in metrics),
-        Column("parity", _parity, 3),
-        Column("digest", lambda row: (row.digest[:8] or "varies") + ("*" if row.depends_on_workers else ""), 12),
-    ]
 
 
 def step_table(rows: Sequence[Row]) -> Table:
@@ -126,31 +86,20 @@ def step_table(rows: Sequence[Row]) -> Table:
         cells = [share(row.parts[part] / whole) if whole else NONE for part in PARTS]
         sent = max((rank.sent for rank in row.ranks), default=0.0)
         cells += [share(row.unaccounted), size(sent) if sent else NONE, share(row.overlap)]
-        made.add_row(escape(row.name), *cells, NONE if row.slowest_rank is None else str(row.slowest_rank))
+        made.add_row(escape(row.name), *cells, slowest(row))
     return made
 
 
 def rank_table(rows: Sequence[Row]) -> Table:
     """Return a line for each rank of each way."""
-    measure = next((row.memory_measure for row in rows if row.memory_measure), "memory")
-    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics or {} if name != "loss"))
+    shown = [column for column in rank_columns(rows) if column.terminal]
     made = _plain("by rank")
     made.add_column("strategy", no_wrap=True)
-    for heading in ("rank", "time", "step", "wait", measure, "loss", *metrics, "host"):
-        made.add_column(heading, justify="right")
+    for column in shown:
+        made.add_column(column.heading, justify="right" if column.number else "left")
     for row in rows:
         for rank in row.ranks:
-            made.add_row(
-                escape(row.name),
-                str(rank.rank),
-                duration(rank.seconds),
-                duration(rank.step_seconds),
-                duration(rank.parts.get("wait") or None),
-                size(rank.peak_memory or None),
-                NONE if rank.loss is None else f"{rank.loss:.4f}",
-                *(_metric(name)(row) for name in metrics),
-                escape(rank.host),
-            )
+            made.add_row(escape(row.name), *(escape(column.text(row, rank)) for column in shown))
     return made
 
 
@@ -164,26 +113,10 @@ def _named(what: str, entries: Iterator[tuple[str, str]]) -> Iterator[Text]:
             yield Text.assemble((f"{what} ", "dim"), (f"{name}: ", "bold"), text)
 
 
-def _batch(row: Row) -> str:
-    if row.global_batch is None or row.batch_per_worker is None:
-        return NONE
-    return f"{row.global_batch} / {digits(row.batch_per_worker).removesuffix('.0').removesuffix('.00')}"
+def _text(column: Column, row: Row) -> str:
+    return (column.brief or column.text)(row)
 
 
-def _step(row: Row) -> str:
-    if row.step_seconds is None or row.step_spread is None:
-        return NONE
-    low, high = row.step_spread
-    return f"{duration(row.step_seconds)} ±{(high - low) / 2 / row.step_seconds:.0%}"
-
-
-def _metric(name: str) -> Callable[[Row], str]:
-    def text(row: Row) -> str:
-        value = (row.metrics or {}).get(name)
-        return NONE if value is None else f"{value:.1%}" if name == "accuracy" else f"{value:.4f}"
-
-    return text
-
-
-def _parity(row: Row) -> str:
-    return {SAME: SAME, FIRST: "first", "": NONE}.get(row.parity, row.parity.partition(" ")[0].rstrip(":"))
+def _width(column: Column, rows: Sequence[Row]) -> int:
+    heading = (column.narrow or column.heading).splitlines()
+    return max(len(line) for line in [*heading, *(_text(column, row) for row in rows if row.repeats)])

@@ -26,7 +26,9 @@ def duration(seconds: float | None) -> str:
     if seconds >= 120:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest} s"
-    if seconds >= 1 or seconds == 0:
+    if seconds == 0:
+        return "0 s"
+    if seconds >= 1:
         return f"{digits(seconds)} s"
     return f"{digits(seconds * 1e3)} ms" if seconds >= 1e-3 else f"{digits(seconds * 1e6)} µs"
 

@@ -136,7 +136,7 @@ def _straggler(scene: Scene) -> str | None:
 
 
 def _data(scene: Scene) -> str | None:
-    """Data is the reason if hiding it would pay, or if nothing else takes as long; never if meeting takes longer."""
+    """Blame data if hiding it would pay, or if nothing else takes as long; never if meeting takes longer."""
     share, seconds, meeting = scene.share("data"), scene.row.parts["data"], scene.share("exchange", "wait")
     if share < DATA or share < meeting:
         return None

@@ -6,25 +6,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput, nearest
+from lockstep.strategy_names import EXACT, ONE_PROCESS, PEERS, STRATEGIES
 
 if TYPE_CHECKING:
     from lockstep.strategies.base import Strategy
-
-# The names as typed and as shown. Looked up on use: a strategy may need what is not installed.
-STRATEGIES = {
-    "single": ("lockstep.strategies.single", "Single"),
-    "dp": ("lockstep.strategies.dp", "DP"),
-    "ddp": ("lockstep.strategies.ddp", "DDP"),
-    "torch-ddp": ("lockstep.strategies.torch_ddp", "TorchDDP"),
-}
-# Other trainers on the same recipe: the program of one rank, and who starts it.
-PEERS = {
-    "lightning": ("lockstep.peers.lightning", "itself"),
-    "accelerate": ("lockstep.peers.accelerate", "torchrun"),
-}
-ONE_PROCESS = frozenset({"single", "dp"})
-EXACT = frozenset({"single", "dp", "ddp"})  # one digest, whatever the workers
-SHARES_MEMORY = frozenset({"ddp"})  # wants the shm backend where all workers are on one host
 
 
 def check_name(name: str) -> None:

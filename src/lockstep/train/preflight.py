@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from lockstep.data.source import count_samples, open_source
 from lockstep.errors import BadInput
-from lockstep.strategies import PEERS, check_name
+from lockstep.strategies import check_name
+from lockstep.strategy_names import PEERS
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.records import CannotWrite, create_folder
 from lockstep.train.resume import check_standing, history, holding, put_aside, read_standing

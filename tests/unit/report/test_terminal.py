@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from lockstep.report.compare import Comparison, judge
+from lockstep.report.markdown import markdown
 from lockstep.report.terminal import show
 from tests.unit.report.causes import compared, parts, run, way
 
@@ -48,6 +49,14 @@ def test_everything_that_was_judged_is_said() -> None:
         "24.8 MiB",
     ):
         assert words in text
+
+
+def test_a_metric_called_loss_is_not_taken_for_the_loss() -> None:
+    found = compared(run("single", metrics={"loss": 0.25, "accuracy": 0.5}))
+    text = printed(found, 200, per_rank=True)
+    assert "0.2500" not in text, "a terminal has little room"
+    assert text.count("3.0000") == 2, "of the last step, in both tables"
+    assert "| loss | loss, evaluated | accuracy |" in markdown(found)
 
 
 def test_what_did_not_run_says_why_and_markup_is_text() -> None:

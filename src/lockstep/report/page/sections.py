@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from lockstep.report.charts.frame import series
-from lockstep.report.columns import columns, rank_cells, rank_headings
+from lockstep.report.columns import columns, rank_columns
 from lockstep.report.units import plural
 from lockstep.report.wording import COMMAND, groups
 from lockstep.version import __version__
@@ -114,13 +114,12 @@ def table(comparison: Comparison) -> str:
 
 
 def _ranks(row: Row) -> str:
-    text = ("rank", "host")
-    head = "".join(f'<th scope="col"{_n(name not in text)}>{escape(name)}</th>' for name in rank_headings())
+    shown = rank_columns([row])
+    head = "".join(f'<th scope="col"{_n(column.number)}>{escape(column.heading)}</th>' for column in shown)
     body = []
     for rank in row.ranks:
-        first, host, *rest = rank_cells(rank)
-        numbers = "".join(f'<td class="n">{escape(cell)}</td>' for cell in rest)
-        body.append(_cells(first, f"<td>{escape(host)}</td>{numbers}"))
+        first, *rest = ((column.text(row, rank), column.number) for column in shown)
+        body.append(_cells(first[0], "".join(f"<td{_n(number)}>{escape(cell)}</td>" for cell, number in rest)))
     return _table(f"{row.name} by rank; a mean step", head, "".join(body))
 
 
