@@ -75,7 +75,9 @@ def bench_data(
     elements: Annotated[int, typer.Option(min=1, help="Numbers per item.")] = 2048,
     ranks: Annotated[int, typer.Option(min=1, help="Processes that hold the data at once.")] = 4,
     samples: Annotated[int, typer.Option(min=1000, help="Of the epoch whose first batch is timed.")] = 10_000_000,
-    lightning: Annotated[bool, typer.Option(help="Measure inside Lightning too, if it is installed.")] = True,
+    training: Annotated[
+        bool, typer.Option(help="Time a small training too: by hand, and in Lightning if it is installed.")
+    ] = True,
     repeats: Repeats = 2,
     json: Json = False,
 ) -> None:
@@ -87,9 +89,7 @@ def bench_data(
         sizes = tuple(int(part) for part in items.split(","))
     except ValueError:
         raise BadInput(f"--items {items}: numbers separated by commas are needed, e.g. 2000,10000") from None
-    options = Options(
-        items=sizes, elements=elements, ranks=ranks, repeats=repeats, sampled=samples, lightning=lightning
-    )
+    options = Options(items=sizes, elements=elements, ranks=ranks, repeats=repeats, sampled=samples, training=training)
     found = measure(options, tell=lambda text: typer.echo(f"{text} ...", err=True))
     if json:
         typer.echo(jsonlib.dumps(found.as_json(), indent=1))

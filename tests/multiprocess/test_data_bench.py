@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.bench.data import OURS, SIDES, Found, Goal, Row
+from lockstep.bench.data import LIST, OURS, SIDES, Found, Goal, Row
 from lockstep.bench.data_table import tables
+from lockstep.bench.data_training import by_hand
 from lockstep.report.render import console
 from tests.commands import lockstep
 
@@ -16,7 +17,7 @@ SMALL = ["--items", "300,400", "--elements", "64", "--ranks", "2", "--repeats", 
 
 
 def test_all_sides_from_one_run(tmp_path: Path) -> None:
-    done = lockstep("bench", "data", *SMALL, "--no-lightning", "--json", cwd=tmp_path)
+    done = lockstep("bench", "data", *SMALL, "--no-training", "--json", cwd=tmp_path)
     assert done.code == 0, done.text
     found = json.loads(done.out)
     assert [(row["items"], row["side"]) for row in found["rows"]] == [(n, side) for n in (300, 400) for side in SIDES]
@@ -30,13 +31,20 @@ def test_all_sides_from_one_run(tmp_path: Path) -> None:
     assert {goal["most"] for goal in found["goals"]} == {3.0, 1.05, 0.5, 1.1, 1.0, 0.01}
 
 
+def test_a_small_training_by_hand() -> None:
+    found = by_hand(LIST, 200, 8)
+    assert isinstance(found, float), found
+
+
 def test_a_side_that_fails_is_a_row_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    good = Row(10, OURS, start=[1.0], epoch={0: [0.1], 2: [0.2]}, descriptors=12)
+    good = Row(
+        10, OURS, start=[1.0], epoch={0: [0.1], 2: [0.2]}, descriptors=12, by_hand=3.25, lightning="not installed"
+    )
     rows = [Row(10, "list of tensors", why_not="Too many open files (24)"), good]
     for table in tables(Found(rows, [Goal("ours / theirs", 0.123456, 0.5)])):
         console().print(table)
     shown = capsys.readouterr().out
-    for words in ("Too many", "0.1235", "at most 0.5", "12"):
+    for words in ("Too many", "0.1235", "at most 0.5", "12", "3.2 s", "not"):
         assert words in shown
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,6 +14,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from lockstep.bench.data_rank import Items, epochs, first_epoch
+from lockstep.bench.data_training import by_hand, in_lightning
 from lockstep.data import Ragged
 from lockstep.data.loader import Share, batches
 from lockstep.errors import BadInput, RunFailed
@@ -41,8 +39,8 @@ class Options:
     """How often each side is started, in turn."""
     sampled: int = 10_000_000
     """Samples of the epoch whose first batch is timed."""
-    lightning: bool = True
-    """Whether Lightning's spawned ranks are measured too, if it is installed."""
+    training: bool = True
+    """Whether a small training is measured too, by hand and in Lightning, if that is installed."""
 
 
 @dataclass
@@ -63,8 +61,10 @@ class Row:
     """Bytes it has in common with others."""
     copies: float = 0.0
     """What all ranks together hold beyond what they held before, in copies of the data."""
-    lightning: float | None = None
-    """Seconds of a fit in Lightning, with two spawned ranks."""
+    by_hand: float | str | None = None
+    """Seconds of a small training in ranks that were started by hand, or why it has none."""
+    lightning: float | str | None = None
+    """The same in Lightning's spawned ranks."""
     why_not: str = ""
     """What stopped it."""
 
@@ -108,8 +108,11 @@ def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found
                     _start(row, make(side, values), options.ranks, values.nbytes)
         tell(f"{items} items: epochs")
         _epochs({side: row for side, row in here.items() if not row.why_not}, values, 4 * options.repeats)
-        if options.lightning and items == options.items[0]:
-            _lightning(here, options, tell)
+        if options.training and items == options.items[0]:
+            for side, row in here.items():
+                tell(f"{items} items: {side} in a small training, by hand and in Lightning")
+                row.by_hand = by_hand(side, items, options.elements)
+                row.lightning = in_lightning(side, items, options.elements)
         rows += here.values()
         goals += _goals(here)
     tell("sampling")
@@ -175,17 +178,6 @@ def _epochs(rows: dict[str, Row], values: torch.Tensor, rounds: int) -> None:
         process.join()
     for side, row in rows.items():
         row.epoch = {workers: found[f"{side}/{workers}"] for workers in WORKERS}
-
-
-def _lightning(rows: dict[str, Row], options: Options, tell: Callable[[str], None]) -> None:
-    """Fit in Lightning, if it is installed; a side that fails there has no figure."""
-    if importlib.util.find_spec("lightning") is None:
-        return
-    for side, row in rows.items():
-        tell(f"{row.items} items: {side} in Lightning")
-        command = [sys.executable, "-m", "lockstep.bench.data_lightning", side, str(row.items), str(options.elements)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        row.lightning = float(done.stdout.split()[-1]) if done.returncode == 0 else None
 
 
 def _building(values: torch.Tensor, repeats: int) -> Goal:

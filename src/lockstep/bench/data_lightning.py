@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lockstep.bench.data import make
-from lockstep.bench.data_rank import BATCH
+from lockstep.bench.data_rank import BATCH, EPOCHS, RANKS, RATE
 
 
 class Model(lightning.LightningModule):
@@ -29,11 +29,11 @@ class Model(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer."""
-        return torch.optim.SGD(self.parameters(), lr=1e-4)
+        return torch.optim.SGD(self.parameters(), lr=RATE)
 
 
 def main() -> None:
-    """Fit for two epochs on two spawned ranks, and print the seconds."""
+    """Fit on spawned ranks, and print the seconds."""
     side, items, elements = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -41,9 +41,9 @@ def main() -> None:
     data = make(side, torch.randn(items, elements))
     trainer = lightning.Trainer(
         accelerator="cpu",
-        devices=2,
+        devices=RANKS,
         strategy="ddp_spawn",
-        max_epochs=2,
+        max_epochs=EPOCHS,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

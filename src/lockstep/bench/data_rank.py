@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
 BATCH = 64
+RANKS, EPOCHS, RATE = 2, 2, 1e-4
+"""Of the small training."""
 READS = 400_000
 """Items that are read in the epochs of one side at least, so that short epochs are repeated more often."""
 

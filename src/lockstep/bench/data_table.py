@@ -17,7 +17,7 @@ def tables(found: Found) -> list[Table]:
     for heading in ("items", "held as"):
         measured.add_column(heading)
     headings = ["start", *(f"epoch, {n} workers" for n in WORKERS), "files", "private", "shared"]
-    for heading in [*headings, "copies", "Lightning"]:
+    for heading in [*headings, "copies", "trained by hand", "in Lightning"]:
         measured.add_column(heading, justify="right")
     for row in found.rows:
         if row.why_not:
@@ -32,7 +32,7 @@ def tables(found: Found) -> list[Table]:
             f"{row.private / 2**20:.0f} MiB",
             f"{row.shared / 2**20:.0f} MiB",
             f"{row.copies:.2f}",
-            "" if row.lightning is None else f"{row.lightning:.1f} s",
+            *(_training(found) for found in (row.by_hand, row.lightning)),
         )
     goals = Table(title="against the goals", title_justify="left", title_style="bold")
     goals.add_column("ratio of")
@@ -41,6 +41,10 @@ def tables(found: Found) -> list[Table]:
     for goal in found.goals:
         goals.add_row(escape(goal.what), f"{goal.ratio:.4g}", f"at most {goal.most:g}")
     return [measured, goals]
+
+
+def _training(found: float | str | None) -> str:
+    return "" if found is None else f"{found:.1f} s" if isinstance(found, float) else escape(found)
 
 
 def _seconds(times: Sequence[float], factor: int = 1) -> str:
