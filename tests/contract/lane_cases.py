@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from lockstep import Loss, Trainer, World
@@ -69,6 +70,21 @@ def mixed() -> nn.Module:
             return values.double()
 
     return nn.Sequential(nn.Flatten(), nn.Linear(32, 8), Widen(), nn.Linear(8, 5, dtype=torch.float64))
+
+
+class InPieces(nn.Module):
+    """A large layer used in two re-entrant checkpoints: backward hands over its gradient in two pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.twice, self.last = nn.Linear(32, 192), nn.Linear(192, 192), nn.Linear(192, 5)
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden = torch.tanh(self.first(values.flatten(1)))
+        for _ in range(2):
+            hidden = torch.tanh(checkpoint(self.twice, hidden, use_reentrant=True))
+        last: Tensor = self.last(hidden)
+        return last
 
 
 def grouped(parameters: Any) -> optim.Optimizer:
@@ -149,6 +165,7 @@ CASES = {
     "schedule": Case(schedule=half_way, optimizer=partial(optim.AdamW, lr=0.01)),
     "bfloat16": Case(loss=in_bfloat16),
     "unused": Case(model=unused),
+    "in pieces": Case(model=InPieces),
     "two dtypes": Case(model=mixed, loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]).float()),
     "whole tensors": Case(optimizer=partial(NormScaled, lr=0.01)),
     "cifar100": built_in("cifar100", lambda: cifar100.make_images(37, part=0)),

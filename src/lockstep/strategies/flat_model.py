@@ -1,7 +1,23 @@
-"""A model on flat buffers: weights are views of one, gradients fold into another, lane by lane."""
+"""A model on flat buffers: weights are views of one, gradients fold into another, lane by lane.
+
+[Note: large and small gradients]
+A hook folds a large gradient as soon as it is there, and frees it. A small one costs less to add than its hook to
+call: backward itself adds it to `.grad`, which is a view of the place where it belongs. None is kept for later: small
+tensors that stay between large ones make the heap grow and shrink in every step, which costs more than all of this.
+
+[Note: gradients in pieces]
+A re-entrant checkpoint hands over a gradient in pieces. They must add up to the lane's gradient before they meet other
+lanes; in a fresh place they may be added one by one. So a gradient is folded at once only into a fresh place, or after
+it was seen to come whole. Until then every parameter has a hook.
+
+[Note: no negative zeros]
+What comes first into a fresh place is added to zero, so no sum ever is a negative zero, and a gradient that is missing
+changes nothing, whichever worker it is missing on.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,16 +31,16 @@ if TYPE_CHECKING:
     from lockstep.lanes.tree import Fold
 
 
+LARGE = 1 << 15
+"""Elements from which on a gradient is large."""
+
+
 class FlatModel:
     """Re-points a model's parameters and float buffers into flat tensors, and catches its gradients.
 
     A lane:  1. `begin`  float buffers go back to the step's first value, gradients will go to a fold's buffer
-             2. forward and backward; each gradient, as soon as it is there, is put or added into its place
+             2. forward and backward; each gradient is put or added into its place
              3. `end`    what got no gradient counts as zero; the float buffers fold like the gradients
-
-    [Note: zeros are added]
-    A parameter without a gradient, and a lane without samples, add an explicit zero: x + 0 turns a negative
-    zero into a positive one, and must do so whether or not the zero comes from another worker.
     """
 
     def __init__(self, model: nn.Module, keys: Sequence[int], workers: int) -> None:
@@ -42,9 +58,17 @@ class FlatModel:
         self._targets: list[Tensor] = []
         self._views: dict[int, list[Tensor]] = {}
         self._fresh = True
-        self._fired = [False] * len(self.parameters)
-        for index, parameter in enumerate(self.parameters):
-            parameter.register_post_accumulate_grad_hook(self._catcher(index))  # type: ignore[no-untyped-call]
+        self._large = {index for index, p in enumerate(self.parameters) if p.numel() >= LARGE}
+        self._small = [_without(section, self._large) for section in self.sections]
+        self._fired: Counter[int] = Counter()
+        self._whole: set[int] = set()
+        """Whose gradient was seen to come in one piece."""
+        self._hooks = {
+            index: parameter.register_post_accumulate_grad_hook(self._catcher(index))  # type: ignore[no-untyped-call]
+            for index, parameter in enumerate(self.parameters)
+        }
+        self._in_place: list[int] = []
+        """Those without a hook."""
 
     def attach(self, weights: Sequence[Tensor], *, fill: bool) -> None:
         """Make the parameters views of these flat weights (one per section); `fill` copies their values there."""
@@ -71,36 +95,64 @@ class FlatModel:
         if key not in self._views:
             self._views[key] = self.views(target)
         self._targets, self._fresh = self._views[key], fold.fresh
-        self._fired = [False] * len(self.parameters)
+        self._fired.clear()
+        if fold.fresh:
+            for flat, parts in zip(target, self._small, strict=True):
+                for part in parts:
+                    flat[part].zero_()
+        for index in self._in_place:
+            self.parameters[index].grad = self._targets[index]
         self.buffers.restore()
 
     def end(self) -> None:
-        """Finish a lane: a parameter that got no gradient adds zero, see [Note: zeros are added]."""
-        if not all(self._fired):
-            for index, fired in enumerate(self._fired):
-                if not fired:
-                    self._put(index, None)
+        """Finish a lane: a parameter that got no gradient adds zero, see [Note: no negative zeros]."""
+        for index in self._in_place:
+            self.parameters[index].grad = None
+        for index in list(self._hooks):
+            parameter, fired = self.parameters[index], self._fired[index]
+            if parameter.grad is not None:
+                self._put(index, parameter.grad)
+                parameter.grad = None
+            elif self._fresh and not fired and index in self._large:
+                self._targets[index].zero_()
+            elif self._fresh and fired == 1 and index not in self._whole:
+                self._seen_whole(index)
         self.buffers.collect()
+
+    def _seen_whole(self, index: int) -> None:
+        self._whole.add(index)
+        if index not in self._large:
+            self._hooks.pop(index).remove()
+            self._in_place.append(index)
 
     def _catcher(self, index: int) -> Callable[[Tensor], None]:
         def catch(parameter: Tensor) -> None:
             gradient = parameter.grad
+            assert gradient is not None
+            if not self._fresh and index not in self._whole:
+                return  # all pieces add up there, and `end` takes them
             parameter.grad = None  # freed as soon as it is folded, and stolen, not added to, the next time
-            self._put(index, gradient)
-            self._fired[index] = True
+            self._fired[index] += 1
+            if self._fired[index] == 1:
+                self._put(index, gradient)
+            elif self._fresh:
+                self._targets[index].add_(gradient)
+                self._whole.discard(index)
+            else:
+                raise BadInput(
+                    f"{self.names[index]} got its gradient in several pieces, which it did not before: where the model "
+                    "uses torch.utils.checkpoint, give it use_reentrant=False"
+                )
 
         return catch
 
-    def _put(self, index: int, gradient: Tensor | None) -> None:
-        target = self._targets[index]
-        if gradient is None:
-            target.zero_() if self._fresh else target.add_(0.0)
-        elif gradient.is_sparse:
+    def _put(self, index: int, gradient: Tensor) -> None:
+        if gradient.is_sparse:
             raise BadInput(f"{self.names[index]} has a sparse gradient: use sparse=False in its embedding")
-        elif self._fresh:
-            target.copy_(gradient)
+        if self._fresh and index in self._large:
+            torch.add(gradient, 0.0, out=self._targets[index])
         else:
-            target.add_(gradient)
+            self._targets[index].add_(gradient)
 
 
 class FlatBuffers:
@@ -174,6 +226,16 @@ class FlatBuffers:
     def _point(self, index: int) -> None:
         module, name = self._places[index]
         module._buffers[name] = self._views[index]
+
+
+def _without(section: Section, indices: set[int]) -> list[slice]:
+    """Return the stretches of a section that hold none of these tensors."""
+    stretches, start = [], 0
+    for slot in section.slots:
+        if slot.index in indices:
+            stretches.append(slice(start, slot.start))
+            start = slot.stop
+    return [one for one in (*stretches, slice(start, section.numel)) if one.start < one.stop]
 
 
 def _buffer(place: tuple[nn.Module, str]) -> Tensor:
