@@ -23,9 +23,9 @@ from torch import Tensor
 
 from lockstep.comm.arena import Arena
 from lockstep.lanes.schedule import owned_lanes
-from lockstep.lanes.tree import Add, Node, additions, cover
+from lockstep.lanes.tree import Add, Node, additions, cover, halves
 
-CACHE_BLOCK = 1 << 16
+CACHE_BLOCK = 1 << 17
 """Elements added up at a time: the partials of a block stay in the cache until they are used again."""
 
 
@@ -34,6 +34,8 @@ class Exchange(ABC):
 
     shares_memory = True
     """Whether the workers of a host see one copy of the weights."""
+    halved = True
+    """Whether a large node stays two partials, which the reduction adds up in the cache; else fewer bytes are sent."""
     name = "in process"
     """What reports call it."""
 
@@ -41,6 +43,8 @@ class Exchange(ABC):
         self.lanes, self.workers, self.rank = lanes, workers, rank
         self.owned = owned_lanes(lanes, workers, rank)
         everyone = [cover(lanes, owned_lanes(lanes, workers, r)) for r in range(workers)]
+        if self.halved:
+            everyone = [halves(nodes) for nodes in everyone]
         self.nodes = everyone[rank]
         """This worker's partials."""
         self.most = max(len(nodes) for nodes in everyone)
@@ -83,11 +87,13 @@ class Exchange(ABC):
 
     def _add_up(self, parts: Sequence[Tensor], plan: Sequence[Add] | None = None) -> Tensor:
         """Add partials in tree order, in place, block by block; all of them to one, if no other plan is given."""
+        steps = self._plan if plan is None else plan
         length = parts[0].numel()
-        for start in range(0, length, CACHE_BLOCK):
-            stop = min(start + CACHE_BLOCK, length)
-            for left, right in self._plan if plan is None else plan:
-                parts[left][start:stop].add_(parts[right][start:stop])
+        block = CACHE_BLOCK if len(steps) > 1 else max(length, 1)  # one addition uses nothing again
+        for start in range(0, length, block):
+            blocks = [one[start : start + block] for one in parts]
+            for left, right in steps:
+                blocks[left].add_(blocks[right])
         return parts[0]
 
 
@@ -199,6 +205,7 @@ class Collective(Exchange):
     """Workers anywhere, on any torch.distributed backend: the bandwidth of an all-reduce, no sum in the collective."""
 
     shares_memory = False
+    halved = False
 
     def __init__(self, lanes: int, why: str = "") -> None:
         super().__init__(lanes, dist.get_world_size(), dist.get_rank())

@@ -80,6 +80,8 @@ def host_arena(ranks: Sequence[int], nbytes: int) -> Arena:
 class ArenaPerHost(Exchange):
     """Workers that are processes of several hosts, which share memory within each."""
 
+    halved = False
+
     def __init__(self, arena: Arena, lanes: int, hosts: Sequence[Sequence[int]]) -> None:
         super().__init__(lanes, dist.get_world_size(), dist.get_rank())
         self.name = f"arena + {dist.get_backend()}"

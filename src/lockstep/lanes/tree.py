@@ -49,6 +49,11 @@ def cover(lanes: int, owned: range) -> list[Node]:
     return list(below(Node(0, lanes))) if len(owned) else []
 
 
+def halves(nodes: Sequence[Node]) -> list[Node]:
+    """Return the two children of each node that takes a second buffer to fold, and the other nodes as they are."""
+    return [part for node in nodes for part in (children(node) if node.hi - node.lo > 2 else (node,))]
+
+
 class Add(NamedTuple):
     """Add partial `right` to partial `left`; `left` then holds the sum of both."""
 
