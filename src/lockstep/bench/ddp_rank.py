@@ -24,6 +24,8 @@ from lockstep.recipe import Recipe, load
 from lockstep.train.result import gather
 
 STEPS_PER_SAMPLE, MEMORY_STEPS = 2, 4
+LANES = 8
+"""Of the ways that say so; of the others as many as workers."""
 Step = Callable[[], object]
 
 
@@ -43,13 +45,20 @@ def small_tensors() -> Recipe:
     )
 
 
+def _options(way: str) -> dict[str, Any]:
+    """Return torch's own options for speed; the second is younger than the oldest torch that is supported."""
+    if "batched copies" in way:
+        return {"batched_grad_copy": True}
+    return {"static_graph": "static graph" in way}
+
+
 def make_step(way: str, recipe: Recipe, world: lockstep.World, groups: dict[str, Any]) -> Step:
     """Return a training step on this rank's share of one global batch."""
     share = recipe.global_batch // world.size
     dataset = recipe.dataset()
     own = [tensor[world.rank * share : (world.rank + 1) * share] for tensor in dataset.tensors]
     if way.startswith("lockstep ddp"):
-        each = 4 if "4 lanes" in way else 1
+        each = LANES // world.size if "lanes" in way else 1
         trainer = lockstep.Trainer(
             world,
             recipe.model,
@@ -68,7 +77,12 @@ def make_step(way: str, recipe: Recipe, world: lockstep.World, groups: dict[str,
     if way != "no communication":
         group = groups[way.rpartition(" ")[2]]
         if way.startswith("torch"):
-            model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
+            model = DistributedDataParallel(
+                model,
+                process_group=group,
+                gradient_as_bucket_view=True,
+                **_options(way),
+            )
         else:
             exact = "exact" in way
             model = lockstep.nn.DistributedDataParallel(model, process_group=group, exact=exact)
