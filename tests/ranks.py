@@ -142,11 +142,16 @@ class Ranks:
                     waiting.discard(rank)
         return found
 
+    def attempt(self, function: Callable[..., Any], *args: Any) -> list[Outcome]:
+        """Run a function on all ranks and return how it ended on each."""
+        self.start(function, *args)
+        found = self.outcomes()
+        return [found[rank] for rank in range(self.size)]
+
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Run a function on all ranks and return its values; the first traceback is raised here."""
-        self.start(function, *args)
-        outcomes = self.outcomes()
-        for rank, outcome in outcomes.items():
+        outcomes = self.attempt(function, *args)
+        for rank, outcome in enumerate(outcomes):
             assert not outcome.died, f"rank {rank} died"
             assert outcome.error is None, f"rank {rank}: {outcome.trace}"
-        return [outcomes[rank].value for rank in range(self.size)]
+        return [outcome.value for outcome in outcomes]

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.multiprocess import ddp_cases as cases
-from tests.ranks import Outcome, Ranks
+from tests.multiprocess import ddp_agreement as agreement
+from tests.multiprocess import ddp_kinds as kinds
+from tests.multiprocess import ddp_training as training
+from tests.ranks import Ranks
 
 SIZE = 3
 FLOAT = "torch.float32, strides [200, 1]"
@@ -20,15 +22,12 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
         yield started
 
 
-def same(ranks: Ranks, case: Callable[..., Any], *args: Any) -> None:
-    for rank, (expected, found) in enumerate(ranks.run(case, *args)):
+def same(ranks: Ranks, case: Callable[..., Any], *args: Any) -> list[Any]:
+    """Compare torch's numbers with ours on every rank; return ours."""
+    results = ranks.run(case, *args)
+    for rank, (expected, found) in enumerate(results):
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), f"rank {rank}"
-
-
-def failures(ranks: Ranks, case: Callable[..., Any], *args: Any) -> list[Outcome]:
-    ranks.start(case, *args)
-    found = ranks.outcomes()
-    return [found[rank] for rank in range(ranks.size)]
+    return [found for _, found in results]
 
 
 @pytest.mark.parametrize(
@@ -44,22 +43,29 @@ def failures(ranks: Ranks, case: Callable[..., Any], *args: Any) -> list[Outcome
     ids=["plain", "many-buckets", "unused", "static", "exact", "exact-buckets"],
 )
 def test_trains_as_torch_does(ranks: Ranks, options: dict[str, Any]) -> None:
-    same(ranks, cases.trained, options)
+    same(ranks, training.trained, options)
 
 
 def test_gradients_set_to_zero(ranks: Ranks) -> None:
-    same(ranks, cases.trained, {}, False)
+    same(ranks, training.trained, {}, False)
 
 
 @pytest.mark.parametrize(
-    "case", [cases.accumulated, cases.unused_allowed, cases.patterns, cases.after_an_error, cases.sync_batchnorm]
+    "case",
+    [
+        training.accumulated,
+        training.unused_allowed,
+        training.patterns,
+        training.after_an_error,
+        training.sync_batchnorm,
+    ],
 )
 def test_as_torch_does(ranks: Ranks, case: Callable[..., Any]) -> None:
     same(ranks, case)
 
 
 def test_gradients_are_views(ranks: Ranks) -> None:
-    for storages, stays in ranks.run(cases.views):
+    for storages, stays in ranks.run(training.views):
         assert storages == 1  # 0.3 MB: one bucket
         assert all(stays)
 
@@ -67,7 +73,7 @@ def test_gradients_are_views(ranks: Ranks) -> None:
 @pytest.mark.parametrize("everywhere", [True, False])
 def test_unused_parameters_are_named(ranks: Ranks, everywhere: bool) -> None:
     where = "every rank" if everywhere else f"rank {SIZE - 1}"
-    for outcome in failures(ranks, cases.unused, everywhere):
+    for outcome in ranks.attempt(training.unused, everywhere):
         assert outcome.error == "BadInput", outcome.trace
         assert f"2 parameters got no gradient in this backward: spare.weight ({where}), spare.bias ({where})" in (
             outcome.text
@@ -86,17 +92,17 @@ def test_unused_parameters_are_named(ranks: Ranks, everywhere: bool) -> None:
     ],
 )
 def test_a_change_after_wrapping_is_named(ranks: Ranks, how: str, words: str) -> None:
-    for outcome in failures(ranks, cases.changed, how):
+    for outcome in ranks.attempt(agreement.changed, how):
         assert outcome.error == "BadInput", outcome.trace
         assert words in outcome.text
 
 
 def test_a_module_without_parameters_may_be_added(ranks: Ranks) -> None:
-    ranks.run(cases.harmless_change)
+    ranks.run(agreement.harmless_change)
 
 
 def test_buffers_are_those_of_rank_0(ranks: Ranks) -> None:
-    for rank, (shared, own, count) in enumerate(ranks.run(cases.buffers)):
+    for rank, (shared, own, count) in enumerate(ranks.run(training.buffers)):
         assert shared == 0.0
         assert own == rank
         assert count == 1
@@ -113,26 +119,25 @@ def test_buffers_are_those_of_rank_0(ranks: Ranks) -> None:
     ],
 )
 def test_different_models_are_refused_on_all_ranks(ranks: Ranks, how: str, words: str) -> None:
-    for outcome in failures(ranks, cases.different_models, how):
+    for outcome in ranks.attempt(agreement.different_models, how):
         assert outcome.error == "BadInput", outcome.trace
         assert words in outcome.text
 
 
 @pytest.mark.parametrize(("divide", "accumulate"), [(True, False), (False, False), (True, True)])
 def test_data_that_run_out_at_different_times(ranks: Ranks, divide: bool, accumulate: bool) -> None:
-    same(ranks, cases.joined, divide, accumulate)
-    found = [ours for _, ours in ranks.run(cases.joined, divide, accumulate)]
+    found = same(ranks, training.joined, divide, accumulate)
     assert all(one == found[0] for one in found)
 
 
 def test_a_join_that_ends_with_the_first(ranks: Ranks) -> None:
-    assert all(outcome.error == "RuntimeError" for outcome in failures(ranks, cases.joined_early))
+    assert all(outcome.error == "RuntimeError" for outcome in ranks.attempt(training.joined_early))
 
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_mixed_dtypes(ranks: Ranks, exact: bool) -> None:
     limits = {"torch.bfloat16": 0.03, "torch.float16": 0.01, "torch.float64": 1e-6}
-    for found in ranks.run(cases.mixed_dtypes, exact):
+    for found in ranks.run(kinds.mixed_dtypes, exact):
         for dtype, error in found:
             assert error <= limits.get(dtype, 1e-6), dtype
 
@@ -141,11 +146,11 @@ def test_mixed_dtypes(ranks: Ranks, exact: bool) -> None:
     ("reentrant", "options"), [(False, {}), (True, {"static_graph": True})], ids=["plain", "reentrant"]
 )
 def test_activation_checkpointing(ranks: Ranks, reentrant: bool, options: dict[str, Any]) -> None:
-    same(ranks, cases.checkpointed, reentrant, options)
+    same(ranks, kinds.checkpointed, reentrant, options)
 
 
 def test_a_reentrant_checkpoint_is_named(ranks: Ranks) -> None:
-    for outcome in failures(ranks, cases.checkpointed_by_mistake):
+    for outcome in ranks.attempt(kinds.checkpointed_by_mistake):
         assert outcome.error == "BadInput", outcome.trace
         assert "layer.0" in outcome.text or "first" in outcome.text
         assert "use_reentrant=False" in outcome.text
@@ -153,15 +158,15 @@ def test_a_reentrant_checkpoint_is_named(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize(("compiler", "outside"), [("eager", False), ("aot_eager", False), ("eager", True)])
 def test_compiled_model(ranks: Ranks, compiler: str, outside: bool) -> None:
-    same(ranks, cases.compiled, compiler, outside)
+    same(ranks, kinds.compiled, compiler, outside)
 
 
 def test_copies_and_pickles(ranks: Ranks) -> None:
-    assert ranks.run(cases.copies) == [[]] * SIZE
+    assert ranks.run(agreement.copies) == [[]] * SIZE
 
 
 def test_stock_arguments(ranks: Ranks) -> None:
-    ranks.run(cases.accepted)
+    ranks.run(agreement.accepted)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +180,7 @@ def test_stock_arguments(ranks: Ranks) -> None:
     ],
 )
 def test_refused_arguments(ranks: Ranks, options: dict[str, Any], words: str) -> None:
-    for outcome in failures(ranks, cases.refused, options):
+    for outcome in ranks.attempt(agreement.refused, options):
         assert words in outcome.text
 
 
@@ -184,14 +189,14 @@ def test_exact_bits_depend_on_nothing() -> None:
     for backend in ("gloo", "shm"):
         with Ranks(SIZE, backend) as ranks:
             for cap in (None, 0.01, 0.3):
-                found |= set(ranks.run(cases.exact_bits, cap))
+                found |= set(ranks.run(training.exact_bits, cap))
     assert len(found) == 1
 
 
 @pytest.mark.parametrize("backend", ["gloo", "shm"])
 def test_a_dead_rank_is_an_error_on_the_others(backend: str) -> None:
     with Ranks(SIZE, backend) as ranks:
-        first, second, third = failures(ranks, cases.die)
+        first, second, third = ranks.attempt(training.die)
         assert third.died
         for outcome in (first, second):
             assert outcome.error in ("RuntimeError", "PeerLost", "DistBackendError"), outcome.trace

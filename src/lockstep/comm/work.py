@@ -4,6 +4,12 @@
 `turn` is held by whoever runs operations. A synchronous call with nothing pending takes it and runs in its own thread:
 no hand-over, no wake-up. An asynchronous one is appended to `pending`, and the background thread runs it; a caller that
 waits for it meanwhile and finds `turn` free helps by running what is pending, in order, itself.
+
+[Note: who keeps a Work]
+C++ code that is handed a Work keeps the C++ half of it. The Python half, which knows how to wait, goes with Python's last
+reference, and what is left would wait for ever. Stock DDP does this in `join(divide_by_initial_world_size=False)`: the
+all-reduce that counts the ranks still training is issued by forward, dropped by Python, and waited for by backward. So a
+group keeps its last few asynchronous Works, if their tensors are small: what C++ waits for later are such counts.
 """
 
 from __future__ import annotations
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from torch import Tensor
+
+KEPT = 16
+KEPT_BYTES = 1024
 
 _futures = threading.Lock()
 """Guards the moment when a Work is done and its future is made: both look at each other."""
@@ -149,6 +158,7 @@ class Turns:
         self._patient = patient
         self._turn = threading.Lock()
         self._pending: deque[tuple[Work, Callable[[], None]]] = deque()
+        self._kept: deque[Work] = deque(maxlen=KEPT)
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -179,6 +189,8 @@ class Turns:
         """Have an operation run by the background thread, or by whoever waits for it."""
         work = Work(result)
         work.help, work.where = self._help, self._where
+        if sum(tensor.numel() * tensor.element_size() for tensor in result) <= KEPT_BYTES:
+            self._kept.append(work)  # see [Note: who keeps a Work]
         self._pending.append((work, operation))
         if self._thread is None:
             self._thread = threading.Thread(target=self._background, name=self._name, daemon=True)

@@ -1,0 +1,127 @@
+"""Models that change, differ between ranks or are copied, in the tests of our DistributedDataParallel."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from lockstep.errors import BadInput
+from lockstep.nn import DistributedDataParallel as OurDDP
+from tests.multiprocess.ddp_models import Net, backward, batch, numbers, train
+
+
+def changed(rank: int, size: int, how: str) -> None:
+    """Change a model after wrapping it; the next forward refuses."""
+    net = Net()
+    net.last.bias.requires_grad_(False)
+    model = OurDDP(net)
+    backward(model(batch(rank, 0)).square().mean())
+    if how == "frozen":
+        net.first.weight.requires_grad_(False)
+    elif how == "unfrozen":
+        net.last.bias.requires_grad_(True)
+    elif how == "added":
+        net.extra = nn.Linear(3, 3)
+    elif how == "reshaped":
+        net.spare.bias.data = torch.zeros(4)
+    elif how == "replaced":
+        net.again.weight = nn.Parameter(torch.zeros(200, 200))
+    elif how == "dtype":
+        net.double()
+    model(batch(rank, 1))
+
+
+def harmless_change(rank: int, size: int) -> None:
+    net = Net()
+    model = OurDDP(net)
+    net.extra = nn.Dropout(0.0)
+    model(batch(rank, 0))
+    model(batch(rank, 1))
+
+
+def different_models(rank: int, size: int, how: str) -> None:
+    net: Any = Net()
+    odd = rank == size - 1
+    options: dict[str, Any] = {}
+    if odd and how == "shape":
+        net.last = nn.Linear(200, 4)
+    elif odd and how == "dtype":
+        net.middle.double()
+    elif odd and how == "name":
+        net.other = net.spare
+        del net.spare
+    elif odd and how == "fewer":
+        del net.spare
+    elif odd and how == "options":
+        options = {"bucket_cap_mb": 1}
+    OurDDP(net, **options)
+
+
+def copies(rank: int, size: int) -> list[str]:
+    """Copy, pickle and wrap again; return what went wrong."""
+    model = OurDDP(Net())
+    backward(model(batch(rank, 0)).square().mean())
+    wrong = []
+    inner = copy.deepcopy(model.module)
+    backward(inner(batch(0, 0)).square().mean())  # no hook: else the other ranks would be waited for
+    file = io.BytesIO()
+    torch.save(model.module, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    if rank == 0:  # alone: nothing of the wrapper must have come along
+        backward(loaded(batch(0, 0)).square().mean())
+    names = [f"module.{name}" for name in model.module.state_dict()]
+    if list(model.state_dict()) != names:
+        wrong.append(f"names {list(model.state_dict())}")
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other = OurDDP(Net(seed=5))
+    other.load_state_dict(torch.load(file, weights_only=True))
+    again, whole = OurDDP(model.module), copy.deepcopy(other)
+    del model
+    again.zero_grad()
+    for wrapper in (again, other, whole, pickle.loads(pickle.dumps(other))):
+        train(wrapper, rank, steps=2)
+    if numbers(again) != numbers(other):
+        wrong.append("a loaded model trains otherwise")
+    if numbers(whole) != numbers(other):
+        wrong.append("a copied wrapper trains otherwise")
+    left = sum(len(p._post_accumulate_grad_hooks or {}) for p in again.module.parameters())
+    if left != len(list(again.module.parameters())):
+        wrong.append(f"{left} hooks")
+    return wrong
+
+
+def refused(rank: int, size: int, options: dict[str, Any]) -> None:
+    OurDDP(Net(), **options)
+
+
+def accepted(rank: int, size: int) -> None:
+    """Take what stock calls pass."""
+    group = dist.new_group(list(range(size)))
+    OurDDP(
+        Net(),
+        device_ids=None,
+        output_device=None,
+        dim=0,
+        broadcast_buffers=True,
+        process_group=group,
+        bucket_cap_mb=25,
+        find_unused_parameters=False,
+        check_reduction=False,
+        gradient_as_bucket_view=True,
+        static_graph=False,
+        mixed_precision=None,
+        device_mesh=None,
+        batched_grad_copy=True,
+    )
+    with pytest.raises(BadInput, match="communication hooks"):
+        OurDDP(Net()).register_comm_hook(None, None)
