@@ -101,14 +101,23 @@ def finish(process: subprocess.Popen[str]) -> Done:
 
 
 def inside(
-    arguments: Sequence[str], cwd: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    arguments: Sequence[str],
+    cwd: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    env: Mapping[str, str] | None = None,
 ) -> Done:
-    """Run the command line in this process, for what starts no worker: torch is imported already, so it is quick."""
+    """Run the command line in this process: torch is imported already, so it is quick.
+
+    Workers are forked from the process that `tests.ranks` warms, and what they say is not in the result.
+    """
     from lockstep.cli import main
 
     for name in list(os.environ):
         if name.startswith(LAUNCHER_PREFIXES) or name in LAUNCHER_NAMES:
             monkeypatch.delenv(name)
+    for name, value in (env or {}).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(cwd)
     monkeypatch.setattr(sys, "argv", ["lockstep", *arguments])
     before = signal.getsignal(signal.SIGTERM)

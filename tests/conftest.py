@@ -20,21 +20,21 @@ __all__ = ["mpich", "openmpi", "slurm"]
 
 LEFTOVER_SECONDS = 10.0
 SEGMENTS = ("lockstep", "torch_", "psm_")  # ours, torch's and Python's; other programs may come and go
-SERVICED = ("test_launchers.py", "test_ends.py", "test_bad_input.py", "test_scripts.py")
+APART = ("test_launchers.py", "test_ends.py", "test_scripts.py", "test_shm_scripts.py", "test_compare.py")
+"""Files whose tests share nothing and take long: dealt out one by one, after the others, so that both ends meet."""
 DAEMONS = ("munged", "slurm")  # kept for the whole session, and ended with it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a real service, and keep what shares something together when two run at once.
+    """Mark the tests that need a real service, and keep a file's tests together: they share its pool of ranks.
 
-    A file's tests share its pool of ranks. All tests that use the services share these: the services are started once.
+    Each of the processes that run tests has services of its own, started when it first needs them.
     """
     for item in items:
-        system = Path(__file__).parent / "system" in item.path.parents
-        if system:
+        if Path(__file__).parent / "system" in item.path.parents:
             item.add_marker(pytest.mark.system)
-        services = system or item.path.name in SERVICED
-        item.add_marker(pytest.mark.xdist_group("services" if services else str(item.path)))
+        elif item.path.name not in APART:
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 @pytest.fixture(autouse=True)

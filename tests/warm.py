@@ -4,4 +4,8 @@ import torch._dynamo  # noqa: F401 - torch.optim imports it at the first step, f
 
 import lockstep.comm.arena
 import lockstep.comm.shm
-import lockstep.nn  # noqa: F401
+import lockstep.nn
+import lockstep.strategies.ddp
+import lockstep.strategies.torch_ddp
+import lockstep.train.loop
+import lockstep.train.preflight  # noqa: F401

@@ -9,13 +9,22 @@ from typing import Any
 
 import pytest
 
+from lockstep.launch.start import start_run
 from lockstep.report.collect import read_run
 from lockstep.train.records import read_records
+from lockstep.train.spec import RunSpec
 from tests.commands import TINY, Done
 from tests.contract.ways import LAUNCHED, TYPED, make, params
 
 WORKERS = 2
-WAYS = [("inline", 1), *((name, 2) for name in [*LAUNCHED, *TYPED]), *((name, 4) for name in LAUNCHED)]
+UNEVEN = 3
+"""Workers that share four lanes, and two nodes, unevenly."""
+WAYS = [
+    ("inline", 1),
+    *((name, 2) for name in [*LAUNCHED, *TYPED]),
+    *((name, UNEVEN) for name in LAUNCHED),
+    ("spawn", 4),
+]
 FAULTS = {
     "raises": "ValueError: the fourth batch is cursed",
     "killed": "signal 9",
@@ -24,14 +33,23 @@ FAULTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def seen() -> dict[str, Any]:
-    """What the first way of this module gave; the others must give the same."""
-    return {}
+@pytest.fixture(scope="session")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one worker in this very process gives; every way must give the same."""
+    spec = RunSpec(recipe=TINY, lanes=4, threads=1, progress=False)
+    return outcome(start_run(spec, tmp_path_factory.mktemp("expected") / "out"))
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    run = read_run(folder)
+    assert run.done
+    return {"losses": run.losses, "digest": run.result["digest"], "metrics": run.result["metrics"]}
 
 
 @pytest.mark.parametrize(("name", "workers"), params(WAYS))
-def test_trains(name: str, workers: int, request: pytest.FixtureRequest, tmp_path: Path, seen: dict[str, Any]) -> None:
+def test_trains(
+    name: str, workers: int, request: pytest.FixtureRequest, tmp_path: Path, expected: dict[str, Any]
+) -> None:
     """Also with another number of workers: the bits are those of one process."""
     way, marked = make(name, request, tmp_path)
     out = tmp_path / "out"
@@ -42,11 +60,9 @@ def test_trains(name: str, workers: int, request: pytest.FixtureRequest, tmp_pat
     assert {header["size"] for header in headers} == {workers}
     assert {header["device"] for header in headers} == {"cpu"}
     assert len({header["pid"] for header in headers}) == workers
-    run = read_run(out)
-    assert run.done
-    found = {"losses": run.losses, "digest": run.result["digest"], "metrics": run.result["metrics"]}
-    assert len(run.losses) == 16
-    assert found == seen.setdefault("first", found)
+    found = outcome(out)
+    assert len(found["losses"]) == 16
+    assert found == expected
     assert "loss by step" in done.out
     assert marked.survivors() == []
 

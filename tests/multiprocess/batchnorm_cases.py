@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lockstep.nn import SyncBatchNorm
 
 Arrays = dict[str, Any]
+BACKENDS = ("gloo", "shm")
 LOCAL = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -76,6 +77,16 @@ def walk(layer: nn.Module, case: Case, span: slice, autocast: torch.dtype | None
 def whole(case: Case, autocast: torch.dtype | None = None) -> Arrays:
     """Return what BatchNorm gives for the concatenated batch."""
     return walk(case.layer(), case, slice(None), autocast)
+
+
+_groups: dict[tuple[str, int], dist.ProcessGroup] = {}
+
+
+def within(rank: int, size: int, backend: str, count: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run `function(group, *arguments)` on the first `count` ranks; all of them are needed to make a group."""
+    if (backend, count) not in _groups:
+        _groups[backend, count] = dist.new_group(list(range(count)), backend=backend)
+    return function(_groups[backend, count], *arguments) if rank < count else None
 
 
 def part(group: dist.ProcessGroup, case: Case, autocast: torch.dtype | None = None) -> Arrays:

@@ -62,16 +62,20 @@ def test_launcher_that_is_not_installed(program: str, tmp_path: Path) -> None:
     assert f"{program} is not installed here" in done.err
 
 
-def test_output_folder_exists(tmp_path: Path) -> None:
+def test_output_folder_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "out").mkdir()
-    done = lockstep("run", TINY, "--out", "out", cwd=tmp_path)
+    done = inside(["run", TINY, "--out", "out"], tmp_path, monkeypatch, capfd)
     assert done.code == 2
     assert "exists already: choose another --out" in done.err
 
 
-def test_output_folder_cannot_be_made(tmp_path: Path) -> None:
+def test_output_folder_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
-    done = lockstep("run", TINY, "--out", "file/out", "--workers", "2", cwd=tmp_path)
+    done = inside(["run", TINY, "--out", "file/out", "--workers", "2"], tmp_path, monkeypatch, capfd)
     assert done.code == 2
     assert "cannot make the output folder" in done.err
 

@@ -49,26 +49,31 @@ def test_side_by_side(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "torch-ddp-2" / "final.ls").exists(), "the weights are kept once per way"
 
 
-def test_table(tmp_path: Path) -> None:
-    done = lockstep(
-        "compare", TINY, "--repeats", "1", "--steps", "4", "--strategies", "torch-ddp", "--per-rank", cwd=tmp_path
-    )
+def test_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    order = ["compare", TINY, "--repeats", "1", "--steps", "4", "--strategies", "torch-ddp", "--per-rank"]
+    done = inside(order, tmp_path, monkeypatch, capfd)
     assert done.code == 0, done.text
     for word in ("strategy", "samples/s", "peak RSS", "accuracy", "where a step goes", "by rank", "why torch-ddp: "):
         assert word in done.out
 
 
-def test_a_row_that_cannot_run_says_why(tmp_path: Path) -> None:
-    done = lockstep("compare", TINY, "--repeats", "1", "--steps", "2", "--workers", "1", "--json", cwd=tmp_path)
+def test_a_row_that_cannot_run_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    order = ["compare", TINY, "--repeats", "1", "--steps", "2", "--workers", "1", "--json"]
+    done = inside(order, tmp_path, monkeypatch, capfd)
     assert done.code == 0, done.text
     rows = rows_of(done)
     assert "needs at least 2 workers" in rows["torch-ddp"]["why_not"]
     assert rows["single"]["repeats"] == 1
 
 
-def test_a_way_that_fails_in_the_middle_is_a_row(tmp_path: Path) -> None:
+def test_a_way_that_fails_in_the_middle_is_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The fault strikes rank 1 in step 3, so `single` knows nothing of it."""
-    done = lockstep("compare", f"{TINY}:raises", "--strategies", "ddp,single", "--repeats", "1", "--json", cwd=tmp_path)
+    order = ["compare", f"{TINY}:raises", "--strategies", "ddp,single", "--repeats", "1", "--json"]
+    done = inside(order, tmp_path, monkeypatch, capfd)
     assert done.code == 0, done.text
     rows = rows_of(done)
     assert rows["single"]["repeats"] == 1
@@ -82,15 +87,24 @@ def test_a_way_that_fails_in_the_middle_is_a_row(tmp_path: Path) -> None:
         (f"{TINY}:large", "does not fit into memory"),
     ],
 )
-def test_what_no_way_can_train_is_told(recipe: str, words: str, tmp_path: Path) -> None:
-    done = lockstep("compare", recipe, "--strategies", "single", "--threads", "2", "--json", cwd=tmp_path)
+def test_what_no_way_can_train_is_told(
+    recipe: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    order = ["compare", recipe, "--strategies", "single", "--threads", "2", "--json"]
+    done = inside(order, tmp_path, monkeypatch, capfd)
     assert done.code == 1, done.text
     assert words in rows_of(done)["single"]["why_not"]
 
 
-def test_a_recipe_that_is_not_deterministic_is_found_by_running_twice(tmp_path: Path) -> None:
-    command = ["compare", f"{TINY}:unsteady", "--strategies", "single", "--threads", "2", "--repeats", "2", "--json"]
-    done = lockstep(*command, cwd=tmp_path)
+def test_a_recipe_that_is_not_deterministic_is_found_by_running_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    order = ["compare", f"{TINY}:unsteady", "--strategies", "single", "--threads", "2", "--repeats", "2", "--json"]
+    done = inside(order, tmp_path, monkeypatch, capfd)
     assert done.code == 0, done.text
     row = rows_of(done)["single"]
     assert row["digest"] == ""
@@ -100,7 +114,9 @@ def test_a_recipe_that_is_not_deterministic_is_found_by_running_twice(tmp_path: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_reports_and_resume_goes_on(number: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_it_reports_and_resume_goes_on(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     marked = Marked()
     command = [LOCKSTEP, "compare", f"{TINY}:slow", "--strategies", "single,ddp", "--threads", "2", "--steps", "3"]
     process = marked.start([*command, "--repeats", "2", "--out", "out", "--json"], tmp_path)
@@ -115,7 +131,7 @@ def test_interrupted_it_reports_and_resume_goes_on(number: signal.Signals, tmp_p
     assert not marked.survivors()
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/*/result.json")}
     assert len(kept) == 1
-    done = lockstep("compare", "--resume", "out", "--repeats", "1", "--json", cwd=tmp_path)
+    done = inside(["compare", "--resume", "out", "--repeats", "1", "--json"], tmp_path, monkeypatch, capfd)
     assert done.code == 0, done.text
     assert [row["repeats"] for row in rows_of(done).values()] == [1, 1]
     assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
@@ -156,13 +172,13 @@ def test_refused(
     assert words in done.err
 
 
-def test_doctor(tmp_path: Path) -> None:
-    done = lockstep("doctor", "--json", cwd=tmp_path)
+def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    done = inside(["doctor", "--json"], tmp_path, monkeypatch, capfd)
     found = json.loads(done.out)
     assert found["started_by"] == "inline"
     assert found["launchers"]["spawn"] == "yes"
     env = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "host-a", "MASTER_PORT": "29511", "OMP_NUM_THREADS": "1"}
-    done = lockstep("doctor", cwd=tmp_path, env=env)
+    done = inside(["doctor"], tmp_path, monkeypatch, capfd, env)
     assert done.code == 0, done.text
     for line in ("started by: manual", "MASTER_ADDR: host-a", "rendezvous: host-a:29511", "OMP_NUM_THREADS=1"):
         assert line in done.out

@@ -11,7 +11,7 @@ from lockstep.bench.data import LIST, OURS, SIDES, Found, Goal, Row
 from lockstep.bench.data_table import tables
 from lockstep.bench.data_training import by_hand
 from lockstep.report.render import console
-from tests.commands import lockstep
+from tests.commands import inside, lockstep
 
 SMALL = ["--items", "300,400", "--elements", "64", "--ranks", "2", "--repeats", "1", "--samples", "100000"]
 
@@ -49,7 +49,13 @@ def test_a_side_that_fails_is_a_row_that_says_why(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(("items", "words"), [("many", "numbers separated by commas"), ("10", "at least 400")])
-def test_refused(items: str, words: str, tmp_path: Path) -> None:
-    done = lockstep("bench", "data", "--items", items, cwd=tmp_path)
+def test_refused(
+    items: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    done = inside(["bench", "data", "--items", items], tmp_path, monkeypatch, capfd)
     assert done.code == 2
     assert words in done.err

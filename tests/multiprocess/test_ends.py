@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.report.collect import read_run
 from lockstep.train.records import read_records
-from tests.commands import LOCKSTEP, SECONDS, TINY, Marked, finish, lockstep
+from tests.commands import LOCKSTEP, SECONDS, TINY, Marked, finish, inside
 from tests.contract.ways import make, params
 
 
@@ -62,26 +62,34 @@ def test_one_host_opens_no_port_to_the_network(tmp_path: Path) -> None:
     assert marked.survivors() == []
 
 
-def test_not_finite_stops_the_run(tmp_path: Path) -> None:
-    done = lockstep("run", f"{TINY}:nan", "--workers", "2", "--lanes", "4", "--out", "out", cwd=tmp_path)
+def test_not_finite_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    order = ["run", f"{TINY}:nan", "--workers", "2", "--lanes", "4", "--out", "out"]
+    done = inside(order, tmp_path, monkeypatch, capfd)
     assert done.code == 1
     assert "the loss is nan at step 1, lane" in done.err, done.text
 
 
-def test_uneven_last_batch_and_a_worker_that_runs_dry(tmp_path: Path) -> None:
+def test_uneven_last_batch_and_a_worker_that_runs_dry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """97 samples of batches of 12: the last holds one, and only one of four workers has it."""
-    done = lockstep("run", f"{TINY}:dry", "--workers", "4", "--threads", "1", "--out", "out", cwd=tmp_path)
+    order = ["run", f"{TINY}:dry", "--lanes", "4", "--threads", "1", "--out"]
+    done = inside([*order, "out", "--workers", "4"], tmp_path, monkeypatch, capfd)
     assert done.code == 0, done.text
-    alone = lockstep("run", f"{TINY}:dry", "--lanes", "4", "--threads", "1", "--out", "alone", cwd=tmp_path)
+    alone = inside([*order, "alone"], tmp_path, monkeypatch, capfd)
     assert alone.code == 0, alone.text
     assert read_run(tmp_path / "out").losses == pytest.approx(read_run(tmp_path / "alone").losses, rel=1e-5)
 
 
 @pytest.mark.parametrize("recipe", ["mlp", "bytes"])
-def test_torch_ddp_follows_single(recipe: str, tmp_path: Path) -> None:
+def test_torch_ddp_follows_single(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The same lanes, weights and dropout: the losses differ by the order of summation alone."""
-    common = ["--lanes", "2", "--threads", "1", "--steps", "4"]
-    one = lockstep("run", recipe, *common, "--out", "one", cwd=tmp_path)
-    two = lockstep("run", recipe, *common, "--workers", "2", "--out", "two", cwd=tmp_path)
+    order = ["run", recipe, "--lanes", "2", "--threads", "1", "--steps", "4"]
+    one = inside([*order, "--out", "one"], tmp_path, monkeypatch, capfd)
+    two = inside([*order, "--workers", "2", "--out", "two"], tmp_path, monkeypatch, capfd)
     assert (one.code, two.code) == (0, 0), one.text + two.text
     assert read_run(tmp_path / "two").losses == pytest.approx(read_run(tmp_path / "one").losses, rel=1e-4)

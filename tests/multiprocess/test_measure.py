@@ -12,7 +12,7 @@ from lockstep.launch.start import start_run
 from lockstep.train.records import read_json, read_records
 from lockstep.train.spec import RunSpec
 from lockstep.train.weights import largest_difference
-from tests.commands import TINY, lockstep
+from tests.commands import TINY, inside
 
 PARTS = {"data", "forward", "backward", "exchange", "optimizer", "wait"}
 STEPS = 10
@@ -132,8 +132,11 @@ def test_no_measure_notes_time_and_loss_only(runs: dict[str, Path], tmp_path: Pa
     assert result["digest"] == read_json(runs["torch-ddp"] / "result.json")["digest"]
 
 
-def test_a_loss_that_is_no_number_is_an_outcome(tmp_path: Path) -> None:
-    done = lockstep("run", f"{TINY}:nan", "--workers", "2", "--out", "out", "--json", cwd=tmp_path)
+def test_a_loss_that_is_no_number_is_an_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    order = ["run", f"{TINY}:nan", "--workers", "2", "--out", "out", "--json"]
+    done = inside(order, tmp_path, monkeypatch, capfd)
     assert done.code == 1, done.text
     assert "the loss is nan at step 3" in done.err
     result = read_json(tmp_path / "out" / "result.json")
@@ -145,8 +148,10 @@ def test_a_loss_that_is_no_number_is_an_outcome(tmp_path: Path) -> None:
     assert [line["loss"] is None for line in lines] == [False, False, False, True]
 
 
-def test_a_metric_that_is_no_number_is_null(tmp_path: Path) -> None:
-    done = lockstep("run", f"{TINY}:odd_metric", "--steps", "1", "--out", "out", cwd=tmp_path)
+def test_a_metric_that_is_no_number_is_null(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = inside(["run", f"{TINY}:odd_metric", "--steps", "1", "--out", "out"], tmp_path, monkeypatch, capfd)
     assert done.code == 0, done.text
     assert "evaluation: accuracy not a number" in done.out
     result = read_json(tmp_path / "out" / "result.json")

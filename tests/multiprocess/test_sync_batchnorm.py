@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,23 +15,39 @@ from hypothesis import strategies as st
 
 from lockstep.bench.syncbn import as_json, tables
 from lockstep.bench.syncbn import run as measure
-from tests.commands import RECIPES, lockstep
+from tests.commands import RECIPES, inside
 from tests.multiprocess import batchnorm_cases as cases
-from tests.multiprocess.batchnorm_cases import Arrays, Case, together, whole
-from tests.multiprocess.ranks import Raised, Ranks, backends, started
+from tests.multiprocess.batchnorm_cases import BACKENDS, Arrays, Case, together, whole
+from tests.ranks import Outcome
+from tests.ranks import Ranks as Pool
 
 SIZES = [2, 3]
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 NORMED = str(RECIPES / "normed.py")
 
 
+class Ranks:
+    """Three processes, and a group of the first 2 and of all 3 on every backend."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def call(self, backend: str, size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Run `function(group, *arguments)` on the first `size` ranks; an error on one of them is an error here."""
+        return self._pool.run(cases.within, backend, size, function, *arguments)[:size]
+
+    def try_call(self, backend: str, size: int, function: Callable[..., Any], *arguments: Any) -> list[Outcome]:
+        """Do the same, and return how it ended."""
+        return self._pool.attempt(cases.within, backend, size, function, *arguments)[:size]
+
+
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
-    with started() as pool:
-        yield pool
+    with Pool(max(SIZES), "gloo") as pool:
+        yield Ranks(pool)
 
 
-@pytest.fixture(params=backends())
+@pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -99,8 +116,7 @@ def test_all_ranks_without_samples(ranks: Ranks, backend: str, size: int) -> Non
 def test_one_value_in_all_is_refused_by_all(ranks: Ranks, backend: str, size: int) -> None:
     case = Case(rows=(0, 1, 0)[:size], rest=(3,))
     for found in ranks.try_call(backend, size, cases.part, case):
-        assert isinstance(found, Raised)
-        assert found.kind == "ValueError"
+        assert found.error == "ValueError"
         assert "Expected more than 1 value per channel" in found.text
 
 
@@ -157,7 +173,7 @@ def test_a_layer_of_half_precision(ranks: Ranks, backend: str, size: int, dtype:
 
 def test_the_same_bits_again_and_on_every_backend(ranks: Ranks, size: int) -> None:
     case = Case(rows=(9, 2, 5)[:size], rest=(6, 7), steps=3)
-    runs = [ranks.call(backend, size, cases.part, case) for backend in backends() for _ in range(2)]
+    runs = [ranks.call(backend, size, cases.part, case) for backend in BACKENDS for _ in range(2)]
     for run in runs[1:]:
         for found, first in zip(run, runs[0], strict=True):
             assert all(np.array_equal(found[name], first[name]) for name in first)
@@ -165,8 +181,7 @@ def test_the_same_bits_again_and_on_every_backend(ranks: Ranks, size: int) -> No
 
 def test_one_rank_in_evaluation_mode_is_named(ranks: Ranks, backend: str, size: int) -> None:
     for found in ranks.try_call(backend, size, cases.one_evaluates, 1):
-        assert isinstance(found, Raised)
-        assert found.kind == "BadInput"
+        assert found.error == "BadInput"
         assert "SyncBatchNorm(4): rank 1 is in evaluation mode and rank 0" in found.text
         assert "call model.train() on every rank" in found.text
     ranks.call(backend, size, cases.part, Case(rows=(2,) * size, rest=(3,)))  # the group goes on working
@@ -184,7 +199,7 @@ def test_a_workspace_is_not_reused_while_a_graph_needs_it(ranks: Ranks, backend:
 
 def test_second_derivative_is_refused(ranks: Ranks, backend: str) -> None:
     for found in ranks.try_call(backend, 2, cases.twice_differentiated):
-        assert isinstance(found, Raised)
+        assert found.error, found.value
         assert "SyncBatchNorm has no second derivative" in found.text
 
 
@@ -194,7 +209,7 @@ def test_second_derivative_is_refused(ranks: Ranks, backend: str) -> None:
 )
 def test_wrong_shapes_are_refused_as_by_batchnorm(ranks: Ranks, shape: tuple[int, ...], words: str) -> None:
     for found in ranks.try_call("gloo", 2, cases.wrong_shape, shape):
-        assert isinstance(found, Raised)
+        assert found.error, found.value
         assert words in found.text
 
 
@@ -210,17 +225,21 @@ def test_torch_ddp_takes_it_on_the_cpu(ranks: Ranks, backend: str, size: int) ->
 
 
 @pytest.mark.parametrize("strategy", ["torch-ddp", "ddp"])
-def test_a_run_with_short_batches_says_that_it_depends_on_workers(strategy: str, tmp_path: Path) -> None:
+def test_a_run_with_short_batches_says_that_it_depends_on_workers(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """In the last step one lane of four has a sample: the others are fillers, which meet all the same."""
     order = ["run", NORMED, "--workers", "2", "--lanes", "4", "--sync-batchnorm", "--strategy", strategy]
-    done = lockstep(*order, "--json", "--out", "out", cwd=tmp_path)
+    done = inside([*order, "--json", "--out", "out"], tmp_path, monkeypatch, capfd)
     assert done.code == 0, done.text
     assert json.loads(done.out)["result"]["depends_on_workers"] == "SyncBatchNorm"
 
 
-def test_a_comparison_marks_the_digests(tmp_path: Path) -> None:
+def test_a_comparison_marks_the_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     order = ["compare", "cifar100", "--strategies", "torch-ddp", "--steps", "2", "--repeats", "1", "--sync-batchnorm"]
-    done = lockstep(*order, cwd=tmp_path)
+    done = inside(order, tmp_path, monkeypatch, capfd)
     assert done.code == 0, done.text
     assert "* SyncBatchNorm: loss, accuracy and digest depend on the number of workers" in done.out
 
@@ -229,7 +248,7 @@ def test_bench_counts_memory_and_exchanges() -> None:
     """Times are only looked at for being there; bytes and exchanges are facts."""
     shapes = measure(40, rounds=2, shapes=[(32, 128), (2, 8, 16, 16)])
     for shape in shapes:
-        for backend in backends():
+        for backend in BACKENDS:
             ours, by_hand = shape.cell("ours", backend), shape.cell("by hand", backend)
             assert ours is not None
             assert by_hand is not None

@@ -1,46 +1,20 @@
-"""A recipe with everything that a checkpoint must hold, and ways to break it off or to change it."""
+"""The small recipe with everything that a checkpoint must hold, and ways to break it off or to change it."""
 
 import os
 import signal
 from dataclasses import replace
 from typing import Any
 
-import torch
+import tiny  # the folder of a recipe is on the path
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.optim import SGD
 from torch.optim.lr_scheduler import MultiStepLR
-from torch.utils.data import TensorDataset
 
 from lockstep import Recipe
 
 
-def make_model() -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
-
-
-def make_data(samples: int = 96) -> TensorDataset:
-    generator = torch.Generator().manual_seed(5)
-    inputs = torch.randn(samples, 8, generator=generator)
-    return TensorDataset(inputs, inputs[:, :4].argmax(1))
-
-
-def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
-
-
 def recipe() -> Recipe:
-    return Recipe(
-        model=make_model,
-        data=make_data,
-        loss=loss,
-        optimizer=lambda ps: SGD(ps, lr=0.1, momentum=0.9),
-        schedule=lambda optimizer: MultiStepLR(optimizer, [4, 10]),
-        clip=0.5,
-        global_batch=12,
-        epochs=2,
-    )
+    return replace(tiny.recipe(), evaluate=None, schedule=lambda optimizer: MultiStepLR(optimizer, [4, 10]), clip=0.5)
 
 
 def killed() -> Recipe:
@@ -52,7 +26,7 @@ def killed() -> Recipe:
         calls += 1
         if calls == 11 and dist.is_initialized() and dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return loss(model, batch)
+        return tiny.loss(model, batch)
 
     return replace(recipe(), loss=deadly)
 
@@ -82,7 +56,7 @@ def large() -> Recipe:
 
 
 def more() -> Recipe:
-    return replace(recipe(), data=lambda: make_data(120))
+    return replace(recipe(), data=lambda: tiny.make_data(120))
 
 
 def unclipped() -> Recipe:

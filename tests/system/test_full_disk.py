@@ -15,7 +15,7 @@ from lockstep.launch.start import start_run
 from lockstep.train.records import read_json, read_records
 from lockstep.train.resume import read_standing, resumed_spec
 from lockstep.train.spec import RunSpec
-from tests.commands import RECIPES, TINY, lockstep
+from tests.commands import RECIPES, TINY, inside
 from tests.ranks import warm_up
 
 
@@ -33,9 +33,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_the_disk_fills_up_in_the_middle(small_disk: Path, tmp_path: Path) -> None:
+def test_the_disk_fills_up_in_the_middle(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     out = small_disk / "out"
-    done = lockstep("run", TINY, "--workers", "2", "--epochs", "50", "--out", str(out), cwd=tmp_path)
+    warm_up()
+    order = ["run", TINY, "--workers", "2", "--epochs", "50", "--out", str(out)]
+    done = inside(order, tmp_path, monkeypatch, capfd)
     assert done.code == 1, done.text
     assert "No space left on device" in done.err
     assert "make room, or choose another --out" in done.err
@@ -73,11 +77,13 @@ def test_the_disk_fills_up_with_checkpoints(small_disk: Path, tmp_path: Path) ->
     assert digests[0] == digests[1]
 
 
-def test_a_disk_that_is_full_already(small_disk: Path, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_already(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     with contextlib.suppress(OSError):
         (small_disk / "ballast").write_bytes(b"x" * 2**20)
     out = small_disk / "out"
-    done = lockstep("run", TINY, "--out", str(out), cwd=tmp_path)
+    done = inside(["run", TINY, "--out", str(out)], tmp_path, monkeypatch, capfd)
     assert done.code == 2, done.text
     assert "No space left on device" in done.err
     assert not out.exists()

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.launch.start import start_run
 from lockstep.report.collect import read_run
 from lockstep.train.records import read_records
-from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, lockstep
+from lockstep.train.spec import RunSpec
+from tests.commands import LOCKSTEP, TINY, Done, Marked, finish
 from tests.services import require
 from tests.system.hosts import ADDRESSES, two_hosts
 
@@ -34,10 +36,8 @@ def train(cwd: Path, marked: Marked, hosts: list[int], recipe: str, *, rendezvou
 @pytest.fixture(scope="module")
 def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What one process gives."""
-    folder = tmp_path_factory.mktemp("alone")
-    done = lockstep("run", f"{TINY}:uneven", "--lanes", "4", "--threads", "1", "--out", "out", cwd=folder)
-    assert done.code == 0, done.text
-    return str(read_run(folder / "out").result["digest"])
+    spec = RunSpec(recipe=f"{TINY}:uneven", lanes=4, threads=1, progress=False)
+    return str(read_run(start_run(spec, tmp_path_factory.mktemp("alone") / "out")).result["digest"])
 
 
 @pytest.mark.parametrize(
