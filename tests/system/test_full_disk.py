@@ -16,7 +16,6 @@ from lockstep.train.records import read_json, read_records
 from lockstep.train.resume import read_standing, resumed_spec
 from lockstep.train.spec import RunSpec
 from tests.commands import RECIPES, TINY, inside
-from tests.ranks import warm_up
 
 
 @pytest.fixture
@@ -37,7 +36,6 @@ def test_the_disk_fills_up_in_the_middle(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = small_disk / "out"
-    warm_up()
     order = ["run", TINY, "--workers", "2", "--epochs", "50", "--out", str(out)]
     done = inside(order, tmp_path, monkeypatch, capfd)
     assert done.code == 1, done.text
@@ -52,7 +50,6 @@ def test_the_disk_fills_up_in_the_middle(
 
 def test_the_disk_fills_up_with_checkpoints(small_disk: Path, tmp_path: Path) -> None:
     """The one before stays whole, and with more room the run goes on to the digest of an unbroken one."""
-    warm_up()
     out = small_disk / "out"
     order = RunSpec(
         recipe=f"{RECIPES / 'resumed.py'}:large",
