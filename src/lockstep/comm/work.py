@@ -6,10 +6,10 @@ no hand-over, no wake-up. An asynchronous one is appended to `pending`, and the 
 waits for it meanwhile and finds `turn` free helps by running what is pending, in order, itself.
 
 [Note: who keeps a Work]
-C++ code that is handed a Work keeps the C++ half of it. The Python half, which knows how to wait, goes with Python's last
-reference, and what is left would wait for ever. Stock DDP does this in `join(divide_by_initial_world_size=False)`: the
-all-reduce that counts the ranks still training is issued by forward, dropped by Python, and waited for by backward. So a
-group keeps its last few asynchronous Works, if their tensors are small: what C++ waits for later are such counts.
+C++ code that is handed a Work keeps the C++ half of it. The Python half, which knows how to wait, goes with Python's
+last reference, and what is left would wait for ever. Stock DDP does this in `join(divide_by_initial_world_size=False)`:
+the all-reduce that counts the ranks still training is issued by forward, dropped by Python, and waited for by backward.
+So a group keeps its last few asynchronous Works, if their tensors are small: what C++ waits for later are such counts.
 """
 
 from __future__ import annotations
