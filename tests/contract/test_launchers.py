@@ -18,13 +18,9 @@ from tests.contract.ways import LAUNCHED, TYPED, make, params
 
 WORKERS = 2
 UNEVEN = 3
-"""Workers that share four lanes, and two nodes, unevenly."""
-WAYS = [
-    ("inline", 1),
-    *((name, 2) for name in [*LAUNCHED, *TYPED]),
-    *((name, UNEVEN) for name in LAUNCHED),
-    ("spawn", 4),
-]
+"""Workers that share four lanes, and two nodes, unevenly; what others start has two workers."""
+WAYS = [("inline", 1), ("spawn", 2), ("spawn", 4), ("srun over nodes", 2)]
+WAYS += [*((name, UNEVEN) for name in LAUNCHED), *((name, WORKERS) for name in TYPED)]
 FAULTS = {
     "raises": "ValueError: the fourth batch is cursed",
     "killed": "signal 9",

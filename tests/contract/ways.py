@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.launch.addresses import free_port
-from tests.commands import BIN, LOCKSTEP, Done, Marked, finish
+from tests.commands import BIN, LOCKSTEP, Done, Marked, finish, inside
 
 if TYPE_CHECKING:
     from tests.system.slurm import SlurmCluster
@@ -28,10 +28,21 @@ class Way:
     run: Callable[[list[str], int, Path, Marked], Done]
 
 
-def by_launcher(name: str, *more: str) -> Way:
+def by_launcher(name: str) -> Way:
     def run(arguments: list[str], workers: int, cwd: Path, marked: Marked) -> Done:
-        command = [LOCKSTEP, "run", *arguments, "--workers", str(workers), "--launcher", name, *more]
+        command = [LOCKSTEP, "run", *arguments, "--workers", str(workers), "--launcher", name]
         return marked.run(command, cwd)
+
+    return Way(name, run)
+
+
+def from_here(request: pytest.FixtureRequest, name: str, *more: str) -> Way:
+    """The same from this process, which has torch already; the command itself is started in `test_ends.py`."""
+
+    def run(arguments: list[str], workers: int, cwd: Path, marked: Marked) -> Done:
+        monkeypatch, capfd = request.getfixturevalue("monkeypatch"), request.getfixturevalue("capfd")
+        command = ["run", *arguments, "--workers", str(workers), "--launcher", name, *more]
+        return inside(command, cwd, monkeypatch, capfd, marked.env)
 
     return Way(name, run)
 
@@ -105,7 +116,7 @@ def make(name: str, request: pytest.FixtureRequest, cwd: Path) -> tuple[Way, Mar
         marked = Marked(cluster.env)
         if name == "srun, typed":
             return typed(name, "srun", "-n", "WORKERS", sys.executable), marked
-        return by_launcher("srun", *(["--nodes", "2"] if "nodes" in name else [])), marked
+        return from_here(request, "srun", *(["--nodes", "2"] if "nodes" in name else [])), marked
     if kind in ("openmpi", "mpich"):
         mpirun = Path(request.getfixturevalue(kind))
         flags = MPI_FLAGS if kind == "openmpi" else []
@@ -118,7 +129,7 @@ def make(name: str, request: pytest.FixtureRequest, cwd: Path) -> tuple[Way, Mar
         (folder / "mpirun").chmod(0o755)
         marked = Marked()
         marked.env["PATH"] = f"{folder}:{marked.env['PATH']}"
-        return by_launcher("mpirun"), marked
+        return from_here(request, "mpirun"), marked
     plain = {
         "inline": by_launcher("inline"),
         "spawn": by_launcher("spawn"),
