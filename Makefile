@@ -15,20 +15,22 @@ help:
 	@echo "make docs      build the documentation site into site/"
 	@echo "make clean     remove what the others made"
 
-# A stamp is newer than what it was made from, so a second run installs nothing.
-$(VENV)/base: pyproject.toml constraints.txt
+$(BIN)/python:
 	@scripts/check-python "$(PYTHON)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+
+# A stamp is newer than what it was made from, so a second run installs nothing. What installs more has installed the base.
+$(VENV)/base: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/dev: $(VENV)/base
+$(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev,peers]'
-	@touch $@
+	@touch $(VENV)/base $@
 
-$(VENV)/docs: $(VENV)/base
+$(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[docs]'
-	@touch $@
+	@touch $(VENV)/base $@
 
 compare: $(VENV)/base
 	$(BIN)/lockstep compare $(ARGS)
