@@ -23,7 +23,8 @@ def test_all_sides_from_one_run(tmp_path: Path) -> None:
     assert [(row["items"], row["side"]) for row in found["rows"]] == [(n, side) for n in (300, 400) for side in SIDES]
     for row in found["rows"]:
         assert not row["why_not"]
-        assert len(row["start"]) == 1
+        assert len(row["start"]) == len(row["handed"]) == 1
+        assert 0 < row["handed"][0] < row["start"][0], "the data's part is a part"
         assert set(row["epoch"]) == {"0", "2"}
     files = {(row["items"], row["side"]): row["descriptors"] for row in found["rows"]}
     assert files[300, OURS] == files[400, OURS] < 50
@@ -37,14 +38,13 @@ def test_a_small_training_by_hand() -> None:
 
 
 def test_a_side_that_fails_is_a_row_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    good = Row(
-        10, OURS, start=[1.0], epoch={0: [0.1], 2: [0.2]}, descriptors=12, by_hand=3.25, lightning="not installed"
-    )
+    good = Row(10, OURS, start=[1.0], handed=[0.1], epoch={0: [0.1], 2: [0.2]}, descriptors=12)
+    good.by_hand, good.lightning = 3.25, "not installed"
     rows = [Row(10, "list of tensors", why_not="Too many open files (24)"), good]
-    for table in tables(Found(rows, [Goal("ours / theirs", 0.123456, 0.5)])):
+    for table in tables(Found(rows, [Goal("ours / theirs", 0.123456, 0.5, (0.1, 0.2))])):
         console().print(table)
     shown = capsys.readouterr().out
-    for words in ("Too many", "0.1235", "at most 0.5", "12", "3.2 s", "not"):
+    for words in ("Too many", "0.1235", "0.1 to 0.2", "at most 0.5", "12", "3.2 s", "not"):
         assert words in shown
 
 

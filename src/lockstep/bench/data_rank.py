@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+import lockstep.data.ragged  # noqa: F401 - in every rank of every side, so that importing it is nobody's data
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.synchronize import Barrier
@@ -19,12 +21,23 @@ if TYPE_CHECKING:
 BATCH = 64
 RANKS, EPOCHS, RATE = 2, 2, 1e-4
 """Of the small training."""
-READS = 400_000
+READS = 600_000
 """Items that are read in the epochs of one side at least, so that short epochs are repeated more often."""
 
 
+class Stamp:
+    """Two of them around the data say what it costs to hand over: when each was pickled, and when unpickled."""
+
+    def __init__(self) -> None:
+        self.pickled = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.pickled = time.perf_counter()
+        return time.perf_counter, ()
+
+
 class Items(Dataset[Any]):
-    """Items by number, from a big tensor or a list: what people write today."""
+    """Items by number, from a big tensor or a list: what people write today, in the faster of the documented ways."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -34,6 +47,11 @@ class Items(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.data[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return the items of a batch; without it a loader asks for each on its own, which takes longer."""
+        data = self.data
+        return [data[index] for index in indices]
 
 
 def loader(data: Any, rank: int, ranks: int, workers: int) -> DataLoader[Any]:
@@ -51,20 +69,25 @@ def read(batches: Any) -> float:
     return time.perf_counter() - began
 
 
-def first_epoch(data: Any, rank: int, ranks: int, together: Barrier, pipe: Connection) -> None:
-    """Run in a spawned rank: the first batch, an epoch, and what the process holds then."""
+def first_epoch(handed: tuple[float, Any, float], rank: int, ranks: int, together: Barrier, pipe: Connection) -> None:
+    """Run in a spawned rank: the first batch, an epoch, and what the process holds then.
+
+    `handed` was sent as the data between two stamps.
+    """
+    began, data, ended = handed
     _settle()
     next(iter(loader(torch.zeros(BATCH * ranks, 1), rank, ranks, 0)))  # what a loader needs is not the data's
     before = memory()
+    reading = time.perf_counter()
     source = iter(loader(data, rank, ranks, 0))
     next(source)
-    first = time.time()
+    first, took = time.time(), ended - began + time.perf_counter() - reading
     read(source)
     together.wait()  # what several map is counted in parts, so all must have it mapped
     after = memory()
     together.wait()
     files = len(list(Path("/proc/self/fd").iterdir()))
-    pipe.send({"first": first, "descriptors": files, "before": before, **after})
+    pipe.send({"first": first, "took": took, "descriptors": files, "before": before, **after})
 
 
 def _settle() -> None:
@@ -76,24 +99,30 @@ def _settle() -> None:
 def epochs(sides: dict[str, Any], workers: Sequence[int], rounds: int, pipe: Connection) -> None:
     """Run in one spawned process: epochs of all sides in turn, there and back, after a first round to warm up.
 
-    Short epochs vary most, so there are more of them.
+    Short epochs vary most, so there are more of them; those with workers take longest, so there are fewer.
     """
     _settle()
     found: dict[str, list[float]] = {f"{side}/{count}": [] for side in sides for count in workers}
     for count in workers:
         items = len(next(iter(sides.values())))
-        for turn in range(1 + max(3, min(rounds if count else 5 * rounds, READS // items))):
+        turns = max(3, min(rounds, READS // items // 4)) if count else max(7, min(8 * rounds, READS // items))
+        for turn in range(-1 if count == 0 else 0, turns):
             for side in sides if turn % 2 else reversed(sides):
                 seconds = read(loader(sides[side], 0, 1, count))
-                if turn:
+                if turn >= 0:
                     found[f"{side}/{count}"].append(seconds)
     pipe.send(found)
+
+
+def trim() -> None:
+    """Give back what the allocator keeps for later."""
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def memory() -> dict[str, int]:
     """Return this process's memory in bytes: its own, what it shares, and its part of the whole."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is nobody's data
+    trim()  # what the allocator keeps for later is nobody's data
     sums = {"private": 0, "shared": 0, "part": 0}
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]:
         name, size, *_ = line.split()

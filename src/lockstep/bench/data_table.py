@@ -16,7 +16,7 @@ def tables(found: Found) -> list[Table]:
     measured = Table(title="the same items, three ways", title_justify="left", title_style="bold")
     for heading in ("items", "held as"):
         measured.add_column(heading)
-    headings = ["start", *(f"epoch, {n} workers" for n in WORKERS), "files", "private", "shared"]
+    headings = ["start", "the data's part", *(f"epoch, {n} workers" for n in WORKERS), "files", "private", "shared"]
     for heading in [*headings, "copies", "trained by hand", "in Lightning"]:
         measured.add_column(heading, justify="right")
     for row in found.rows:
@@ -27,6 +27,7 @@ def tables(found: Found) -> list[Table]:
             str(row.items),
             row.side,
             _seconds(row.start),
+            _seconds(row.handed, 1000),
             *(_seconds(row.epoch[n], 1000) for n in WORKERS),
             str(row.descriptors),
             f"{row.private / 2**20:.0f} MiB",
@@ -36,10 +37,11 @@ def tables(found: Found) -> list[Table]:
         )
     goals = Table(title="against the goals", title_justify="left", title_style="bold")
     goals.add_column("ratio of")
-    for heading in ("measured", "goal"):
+    for heading in ("median", "middle half", "goal"):
         goals.add_column(heading, justify="right")
     for goal in found.goals:
-        goals.add_row(escape(goal.what), f"{goal.ratio:.4g}", f"at most {goal.most:g}")
+        spread = "" if goal.spread is None else f"{goal.spread[0]:.3g} to {goal.spread[1]:.3g}"
+        goals.add_row(escape(goal.what), f"{goal.ratio:.4g}", spread, f"at most {goal.most:g}")
     return [measured, goals]
 
 

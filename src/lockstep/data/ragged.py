@@ -98,6 +98,12 @@ class Ragged(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return several items; a stock DataLoader asks this way."""
+        if self._only is not None and self._only.checks:
+            try:
+                return self._only.items(indices)
+            except IndexError:
+                self._checked(indices)  # says it in our words
+                raise
         indices = self._checked(indices)
         if self._only is not None:
             return self._only.items(indices)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.data.layout import aligned
+from lockstep.data.layout import ALIGNMENT, aligned
 from lockstep.data.memory import room
 from lockstep.errors import BadInput
 
@@ -59,9 +59,9 @@ class Target:
         """The hash of what was written, if it was asked for."""
         return self._hash.digest() if self._hash is not None else None
 
-    def align(self) -> None:
+    def align(self, to: int = ALIGNMENT) -> None:
         """Fill up to the next boundary."""
-        gap = aligned(self.at) - self.at
+        gap = aligned(self.at, to) - self.at
         self.write([bytes(gap)], gap)
 
     def _write_rest(self, buffers: Sequence[Any], done: int) -> None:

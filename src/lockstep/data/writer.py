@@ -21,7 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from lockstep.data.items import Cell, cell, take_apart, torch_dtype
-from lockstep.data.layout import HEADER, NO_HASH, Field, Header, Region, Schema, pack_header
+from lockstep.data.layout import HEADER, NO_HASH, PAGE, Field, Header, Region, Schema, pack_header
 from lockstep.data.target import Target
 from lockstep.errors import BadInput
 
@@ -127,13 +127,15 @@ class Writer:
         self._structure = "none"
         self._items = 0
         target.skip(HEADER)
+        target.align(PAGE)  # see [Note: values at a page]
 
     def extend(self, items: Iterable[Any]) -> None:
         """Take all items of an iterable."""
         if not isinstance(items, (list, tuple)):  # which may fill one buffer again and again
             self._add_each(items, stable=False)
             return
-        for start in range(0, len(items), PENDING_ITEMS):
+        self._add_each(items[:1], stable=True)  # the first says what a block must be like
+        for start in range(1, len(items), PENDING_ITEMS):
             block = items[start : start + PENDING_ITEMS]
             if not self._add_block(block):
                 self._add_each(block, stable=True)
@@ -146,10 +148,10 @@ class Writer:
         if column.kind != "tensor" or {item.dtype for item in block} != {torch_dtype(column.dtype)}:
             return False
         try:
-            arrays = [item.numpy() for item in block]
+            if not all(map(Tensor.is_contiguous, block)):
+                return False
+            arrays = list(map(Tensor.numpy, block))
         except (TypeError, RuntimeError):  # on a device, with a graph, sparse, of a type numpy does not have
-            return False
-        if not all(array.flags.c_contiguous for array in arrays):
             return False
         column.add_many(arrays)
         self._items += len(block)
@@ -211,8 +213,8 @@ class Writer:
 
     def _values(self, column: ColumnWriter) -> Region:
         if column.spool is None:
-            return Region(at=HEADER, size=self._target.at - HEADER)
-        self._target.align()
+            return Region(at=PAGE, size=self._target.at - PAGE)
+        self._target.align(PAGE)
         region = Region(at=self._target.at, size=column.target.at)
         column.spool.seek(0)
         while chunk := column.spool.read(CHUNK):
