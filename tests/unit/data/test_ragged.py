@@ -178,6 +178,14 @@ def test_what_leaves_the_process_is_one_item_not_the_mapping() -> None:
     assert ragged[[3]][0].untyped_storage().nbytes() == 4000
 
 
+def test_values_begin_at_a_page(tmp_path: Path) -> None:
+    """See [Note: values at a page]: an item of a page's size lies in one page, whatever came before it."""
+    items = [(torch.full((1024,), float(i)), torch.full((512,), i), "text") for i in range(5)]
+    for ragged in (Ragged(items), Ragged.write(tmp_path / "x", items)):
+        for wide, other, _ in ragged:
+            assert wide.data_ptr() % 4096 == other.data_ptr() % 4096 == 0
+
+
 def test_a_generator_may_fill_one_buffer_again_and_again(tmp_path: Path) -> None:
     def reused() -> Any:
         buffer = np.zeros(2, dtype=np.int64)
