@@ -95,12 +95,12 @@ def _new_plan(
     spec = asked.spec(
         workers=max(workers),
         launcher=launcher,
-        lanes=asked.lanes or max(workers),
+        lanes=max(workers) if asked.lanes is None else asked.lanes,
         most_steps=STEPS if short else None,
         progress=False,
     )
     return ComparisonPlan(
-        title=f"{asked.stem}: {plural(spec.lanes or 1, 'lane')}",
+        title=f"{asked.stem}: {plural(spec.lanes or 0, 'lane')}",
         command=shlex.join(["lockstep", *sys.argv[1:]]),
         ways=ways(spec, names, workers, usable_cpus()),
         repeats=repeats or REPEATS,

@@ -27,7 +27,7 @@ class Device(StrEnum):
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Threads = Annotated[int | None, typer.Option(help="Threads per worker.", show_default="CPUs // workers")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads per worker.", show_default="CPUs // workers")]
 Out = Annotated[Path | None, typer.Option(help="Folder to make for the results.", show_default="runs/...")]
 _LAUNCHERS = "inline, spawn, torchrun, srun or mpirun."
 Launcher = Annotated[str, typer.Option(help=_LAUNCHERS)]

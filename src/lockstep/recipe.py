@@ -117,7 +117,7 @@ class Plan:
 
 def plan(recipe: Recipe, *, workers: int, samples: int, steps: int | None = None) -> Plan:
     """Check that a recipe can be trained on so many workers, and count its steps."""
-    lanes = recipe.lanes or workers
+    lanes = workers if recipe.lanes is None else recipe.lanes
     check_lanes(lanes, workers, recipe.global_batch)
     if samples == 0:
         raise BadInput("the training data is empty: Recipe(data=...) has length 0")

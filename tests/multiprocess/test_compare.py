@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.report.notes import LEANER, STEADIER
 from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, inside, lockstep
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_recipe.py"
@@ -83,8 +84,11 @@ def test_a_way_that_fails_in_the_middle_is_a_row(
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        (f"{TINY}:nan", "the loss is nan at step 1"),
-        (f"{TINY}:large", "does not fit into memory"),
+        (f"{TINY}:nan", "the loss is nan at step 1, lane 1, rank 0: lower the learning rate, clip gradients, or look"),
+        (
+            f"{TINY}:large",
+            f"before the first step, asking for 16,384 TiB; {LEANER} (traceback in single-1/result.json)",
+        ),
     ],
 )
 def test_what_no_way_can_train_is_told(
@@ -108,9 +112,7 @@ def test_a_recipe_that_is_not_deterministic_is_found_by_running_twice(
     assert done.code == 0, done.text
     row = rows_of(done)["single"]
     assert row["digest"] == ""
-    assert (
-        "repeats 1 and 2 differ, first after step 0 in 0.weight: not deterministic: the recipe itself" in row["notes"]
-    )
+    assert f"repeats 1 and 2 differ, first after step 0 in 0.weight: not deterministic: {STEADIER}" in row["notes"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -155,6 +157,8 @@ def test_a_new_users_recipe_goes_to_a_report_with_one_command(tmp_path: Path) ->
         ([TINY, "--strategies", "single,single"], "each at most once"),
         (["none.py"], "none.py does not exist"),
         ([TINY, "--workers", "0"], "--workers 0: at least 1"),
+        ([TINY, "--lanes", "0", "--strategies", "single"], "lanes=0"),
+        ([TINY, "--threads", "0"], "Invalid value for '--threads'"),
         ([TINY, "--workers", "two"], "numbers separated by commas"),
         (["--resume", "none"], "has no plan.json"),
         ([TINY, "--resume", "none", "--workers", "2"], "leave out workers, recipe"),

@@ -15,6 +15,7 @@ from lockstep.comparison.plan import ComparisonPlan, Way, fits, read_plan, turns
 from lockstep.comparison.run import Ran, run_all
 from lockstep.errors import BadInput, RunFailed
 from lockstep.report.compare import judge
+from lockstep.report.notes import LEANER
 from lockstep.train.preflight import preflight
 from lockstep.train.spec import RunSpec
 from tests.commands import inside
@@ -117,8 +118,11 @@ def test_a_way_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path, monkeypa
     ran = go(plan(repeats=3, names=("single", "dp", "ddp")), tmp_path, monkeypatch, start)
     single, dp, ddp = judge("t", ran.ways).rows
     assert (single.repeats, dp.repeats, ddp.repeats) == (3, 0, 1)
-    assert dp.why_not == "does not fit into memory: rank 0 on host-a failed before the first step: MemoryError"
-    assert "repeat 2: rank 1 on host-a failed at step 3: ValueError: cursed" in ddp.notes[0]
+    assert dp.why_not == (
+        f"does not fit into memory: rank 0 on host-a failed before the first step, MemoryError; {LEANER} "
+        "(traceback in dp-1/result.json)"
+    )
+    assert "repeat 2: rank 1 on host-a failed at step 3: ValueError: cursed (traceback in ddp-2/" in ddp.notes[0]
 
 
 def test_a_peer_that_is_not_installed_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

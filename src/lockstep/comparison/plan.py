@@ -22,6 +22,8 @@ from lockstep.strategies import workers_of
 from lockstep.train.records import read_json, write_json
 from lockstep.train.spec import RunSpec, source_of, versions
 
+NEW = "Start a new comparison"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
@@ -69,7 +71,12 @@ def ways(spec: RunSpec, strategies: Sequence[str], workers: Sequence[int], cpus:
     if len(set(strategies)) != len(strategies):
         raise BadInput(f"--strategies {','.join(strategies)}: each at most once")
     most = max(workers)
-    common = replace(spec, threads=spec.threads or max(1, cpus // most), lanes=spec.lanes or most)
+    threads, lanes = spec.threads, spec.lanes
+    common = replace(
+        spec,
+        threads=max(1, cpus // most) if threads is None else threads,
+        lanes=most if lanes is None else lanes,
+    )
     rows: list[Way] = []
     for name in strategies:
         counts = [1] if workers_of(name, most) == 1 else list(workers)
@@ -124,13 +131,13 @@ def read_plan(folder: Path) -> ComparisonPlan:
     content = read_json(path)
     made, here = content.get("versions"), versions()
     if not isinstance(made, Mapping):
-        raise BadInput(f"{path} has no versions: it was changed, or written by another version")
+        raise BadInput(f"{path} has no versions: it was changed, or written by another version. {NEW}")
     other = [f"{name} {made.get(name)}, here {here[name]}" for name in here if made.get(name) != here[name]]
     if other:
-        raise BadInput(f"{folder} was begun with other versions ({'; '.join(other)}): start a new comparison")
+        raise BadInput(f"{folder} was begun with other versions ({'; '.join(other)}). {NEW}")
     plan = _plan(path, content)
     if plan.ways and plan.source != source_of(plan.ways[0].spec.recipe):
-        raise BadInput(f"the recipe {plan.ways[0].spec.recipe} has changed since {folder} was begun: start a new one")
+        raise BadInput(f"the recipe {plan.ways[0].spec.recipe} has changed since {folder} was begun. {NEW}")
     return plan
 
 
@@ -152,4 +159,6 @@ def _plan(path: Path, content: Mapping[str, Any]) -> ComparisonPlan:
             source=str(content["source"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{path} is not readable ({error!r}): it was changed, or written by another version") from error
+        raise BadInput(
+            f"{path} is not readable ({error!r}): it was changed, or written by another version. {NEW}"
+        ) from error

@@ -76,7 +76,7 @@ def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> Non
     try:
         run = read_run(start_run(progress.way.spec, folder))
     except LockstepError as error:
-        why = reason(str(error))
+        why = reason(str(error), folder)
         progress.why_not = f"repeat {repeat}: {why}" if repeat > 1 else why
         progress.refused = error if isinstance(error, BadInput) else None
         display.failed(progress.way, repeat, why)

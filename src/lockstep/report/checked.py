@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.errors import BadInput
-
-ADVICE = "the file was damaged or changed after the run: leave this folder out, or run it again"
+from lockstep.train.records import AGAIN
 
 
 def damaged(where: str, found: str, expected: str) -> BadInput:
     """Return the refusal of one value."""
-    return BadInput(f"{where}: {found}, and {expected} was expected; {ADVICE}")
+    return BadInput(f"{where}: {found}, and {expected} was expected; the file was damaged or changed. {AGAIN}")
 
 
 def table(where: str, content: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lockstep.errors import BadInput
 from lockstep.report import checked
-from lockstep.train.records import read_json, read_records
+from lockstep.train.records import AGAIN, read_json, read_records
 from lockstep.train.resume import attempts
 
 TINY = 1e-6
@@ -160,7 +160,9 @@ def _rank_files(folder: Path, count: int | None) -> list[Path]:
     found = {path.name: path for path in folder.glob("rank-*.jsonl")}
     wanted = [f"rank-{rank}.jsonl" for rank in range(len(found) if count is None else count)]
     if count is not None and (missing := [name for name in wanted if name not in found]):
-        raise BadInput(f"{folder / missing[0]} does not exist, and {folder / 'result.json'} tells of {count} ranks")
+        raise BadInput(
+            f"{folder / missing[0]} does not exist, and {folder / 'result.json'} tells of {count} ranks. {AGAIN}"
+        )
     return [found[name] for name in wanted if name in found]
 
 
@@ -197,12 +199,12 @@ def _check_whole(
     if end is None or not whole:
         raise BadInput(
             f"{path} has {len(numbers)} of {result['steps']} steps{'' if end else ' and no end line'}: lines were lost "
-            "after the run. Leave this folder out, or run it again"
+            f"after the run. {AGAIN}"
         )
     if end.get("digest", result["digest"]) != result["digest"]:
         raise BadInput(
             f"{path} ends with digest {str(end['digest'])[:12]}, and result.json says {str(result['digest'])[:12]}: "
-            "one of them was changed after the run"
+            f"one of them was changed after the run. {AGAIN}"
         )
 
 

@@ -167,7 +167,7 @@ def _differ(kinds: Sequence[Kind], name: str) -> bool:
 
 
 def _measured(name: str, key: Kind, runs: Sequence[Run]) -> Measured:
-    failed = [reason(str(run.result.get("why", ""))) for run in runs if not run.done]
+    failed = [reason(str(run.result.get("why", "")), run.folder) for run in runs if not run.done]
     return Measured(
         name=name,
         strategy=key.strategy,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 from lockstep.report.collect import Run
 from lockstep.report.parity import unsteady
 from lockstep.report.rows import Row
+from lockstep.report.units import size
 from lockstep.strategy_names import EXACT
 from lockstep.train.checkpoint_header import BITS_DEPEND_ON
 
@@ -15,6 +18,9 @@ OUTLIER = 1.5
 """A repeat that took so many times the median of the others is marked."""
 ACCOUNTED = 0.05
 """The share of a step that may go unexplained."""
+ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+ (?:bytes|[KMGT]iB))")
+LEANER = "try a smaller --global-batch, more --lanes (less at a time), fewer workers, or a smaller model"
+STEADIER = "seed the recipe's own random numbers, and leave out what depends on time or threads"
 MEMORY_WORDS = ("MemoryError", "can't allocate memory", "out of memory", "OutOfMemoryError", "Cannot allocate memory")
 
 
@@ -29,8 +35,7 @@ def notes(row: Row, runs: Sequence[Run], first: Run | None, why_not: str = "") -
         found.append("it was broken off and went on: its time and throughput are those of the last attempt")
     found += slow_repeats(runs)
     if told := unsteady(runs):
-        blame = ": the recipe itself" if row.strategy in EXACT else ""
-        found.append(told + blame)
+        found.append(f"{told}: {STEADIER if row.strategy in EXACT else f'{row.strategy} promises no more'}")
     if row.unaccounted is not None and abs(row.unaccounted) > ACCOUNTED:
         found.append(f"the parts leave {row.unaccounted:.0%} of the step unaccounted for")
     if row.step_seconds and not row.parts:
@@ -51,17 +56,21 @@ def slow_repeats(runs: Sequence[Run]) -> list[str]:
     return found
 
 
-def reason(text: str) -> str:
-    """Put how a run failed into one line: where, and what was raised last."""
+def reason(text: str, folder: Path | None = None) -> str:
+    """Put how a run failed into one line: where, and what was raised last; `folder` is where all of it stands."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["no reason was given"]
+    first, last = lines[0].removesuffix(":"), lines[-1]
+    more = f" (traceback in {folder.name}/result.json)" if folder and "Traceback" in text else ""
     if any(word in text for word in MEMORY_WORDS):
-        return f"does not fit into memory: {_joined(lines)}"
-    return _joined(lines)
+        asked = ASKED.search(last)
+        what = f"asking for {_amount(asked[1])}" if asked else last
+        return f"does not fit into memory: {first}{f', {what}' if len(lines) > 1 else ''}; {LEANER}{more}"
+    return f"{first}: {last}{more}" if len(lines) > 1 else lines[0]
 
 
-def _joined(lines: Sequence[str]) -> str:
-    first, last = lines[0], lines[-1]
-    return first if len(lines) == 1 else f"{first.removesuffix(':')}: {last}"
+def _amount(text: str) -> str:
+    number, _, unit = text.partition(" ")
+    return size(float(number)) if unit == "bytes" else text
 
 
 def _elsewhere(run: Run, first: Run) -> list[str]:

@@ -81,7 +81,7 @@ class Row:
     start_seconds: float | None = None
     """From the start of the ranks to the first step, the median of the repeats."""
     compile_seconds: float | None = None
-    """Of that, spent compiling."""
+    """What the first step of a compiled model took longer than the others."""
     peak_memory: tuple[int, ...] = ()
     """Bytes, by rank."""
     memory_measure: str = ""

@@ -104,7 +104,10 @@ def rank_table(rows: Sequence[Row]) -> Table:
 
 
 def _plain(title: str) -> Table:
-    return Table(title=escape(title), title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1, 0, 0))
+    wide = len(title) + GAP  # a narrow table would break its title over lines
+    return Table(
+        title=escape(title), title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1, 0, 0), min_width=wide
+    )
 
 
 def _named(what: str, entries: Iterator[tuple[str, str]]) -> Iterator[Text]:

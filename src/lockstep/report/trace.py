@@ -1,19 +1,28 @@
 """The recorded spans as a trace file that Perfetto and Chrome open: a process for each run, a thread for each rank.
 
-The format is the JSON trace event format: `X` is a complete event, `M` names a process or thread; times are in
-microseconds. Clocks of different hosts are not the same: ranks of one host can be compared to the microsecond, ranks of
-two hosts only as well as their clocks agree.
+The format is the JSON trace event format: `X` is a complete event, `M` names or orders a process or thread; times are
+in microseconds, and whole nanoseconds, because Perfetto keeps no more. What Perfetto asks beyond the format:
+
+    events of one thread do not overlap, or the later one is dropped: each ends where the next begins at the latest
+    threads of all processes have numbers of their own, none is 0, and the first of a process has the process's number
+
+Clocks of different hosts are not the same: ranks of one host can be compared to the microsecond, ranks of two hosts
+only as well as their clocks agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from lockstep.report.collect import Run, spans
+from lockstep.report.collect import Run, Span, spans
 
 if TYPE_CHECKING:
     from lockstep.report.compare import Comparison
+
+STRIDE = 10_000
+"""Between the numbers of two processes: more than a run has ranks."""
 
 
 def trace(comparison: Comparison) -> dict[str, Any]:
@@ -22,35 +31,53 @@ def trace(comparison: Comparison) -> dict[str, Any]:
     process = 0
     for name, runs in comparison.runs.items():
         for repeat, run in enumerate(runs, start=1):
-            process += 1
+            process += STRIDE
             label = f"{name}, run {repeat}" if len(runs) > 1 else name
             events += _events(process, label, run)
     return {"displayTimeUnit": "ms", "traceEvents": events, "otherData": {"title": comparison.title}}
 
 
-def _events(process: int, label: str, run: Run) -> Sequence[dict[str, Any]]:
+def _events(process: int, label: str, run: Run) -> list[dict[str, Any]]:
     found = spans(run)
     if not found:
         return []
     zero = min(span.start for span in found)
-    named = [_name("process_name", process, 0, label)]
+    made = [
+        _about("process_name", process, process, name=label),
+        _about("process_sort_index", process, process, sort_index=process),
+    ]
     for rank in sorted({span.rank for span in found}):
         host = run.hosts[rank] if rank < len(run.hosts) else ""
-        named.append(_name("thread_name", process, rank, f"rank {rank}{f' on {host}' if host else ''}"))
-    return named + [
+        thread = process + rank
+        made.append(_about("thread_name", process, thread, name=f"rank {rank}{f' on {host}' if host else ''}"))
+        made.append(_about("thread_sort_index", process, thread, sort_index=rank))
+        made += _strip(process, thread, zero, sorted(_of(rank, found), key=lambda span: span.start))
+    return made
+
+
+def _of(rank: int, found: Sequence[Span]) -> list[Span]:
+    return [span for span in found if span.rank == rank]
+
+
+def _strip(process: int, thread: int, zero: float, found: Sequence[Span]) -> list[dict[str, Any]]:
+    """Return the events of one rank, in time order; seconds since 1970 are only good to a quarter of a microsecond."""
+    starts = [round((span.start - zero) * 1e9) for span in found]
+    ends = [start + round(span.seconds * 1e9) for start, span in zip(starts, found, strict=True)]
+    ends = [min(end, after) for end, (_, after) in zip(ends, pairwise([*starts, ends[-1]]), strict=True)]
+    return [
         {
             "ph": "X",
             "name": span.name,
             "cat": "step",
             "pid": process,
-            "tid": span.rank,
-            "ts": round((span.start - zero) * 1e6, 3),
-            "dur": round(span.seconds * 1e6, 3),
+            "tid": thread,
+            "ts": start / 1000,
+            "dur": (end - start) / 1000,
             "args": {"step": span.step},
         }
-        for span in found
+        for span, start, end in zip(found, starts, ends, strict=True)
     ]
 
 
-def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
+def _about(kind: str, process: int, thread: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": args}

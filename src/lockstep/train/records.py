@@ -21,6 +21,8 @@ from typing import Any
 from lockstep.errors import BadInput, LockstepError
 
 SCHEMA = 1
+AGAIN = "Leave this folder out, or run it again"
+"""What to do about a folder that cannot be used."""
 
 
 class CannotWrite(LockstepError):
@@ -64,11 +66,11 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist: is {path.parent} a run folder?") from None
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path} cannot be read: {error}") from error
+        raise BadInput(f"{path} cannot be read: {error}. {AGAIN}") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         found = content.get("schema") if isinstance(content, dict) else None
         raise BadInput(
-            f"{path} has schema {found!r}, and this version reads {SCHEMA}: it was written by another version"
+            f"{path} has schema {found!r}, and this version reads {SCHEMA}: it was written by another version. {AGAIN}"
         )
     return content
 
@@ -123,9 +125,9 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         try:
             line = json.loads(data)
         except ValueError as error:
-            raise BadInput(f"{path} is damaged at line {number}: {error}") from error
+            raise BadInput(f"{path} is damaged at line {number}: {error}. {AGAIN}") from error
         if not isinstance(line, dict):
-            raise BadInput(f"{path} is damaged at line {number}: {line!r:.40} is no JSON object")
+            raise BadInput(f"{path} is damaged at line {number}: {line!r:.40} is no JSON object. {AGAIN}")
         lines.append(line)
     return lines
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lockstep.errors import BadInput
-from lockstep.train.records import write_bytes
+from lockstep.train.records import AGAIN, write_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,7 +48,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             head = json.loads(file.readline())
             start, size = file.tell(), path.stat().st_size
         if head["schema"] != SCHEMA:
-            raise BadInput(f"{path} has schema {head['schema']!r}, and this version reads {SCHEMA}")
+            raise BadInput(f"{path} has schema {head['schema']!r}, and this version reads {SCHEMA}. {AGAIN}")
         found = {}
         for name, kind, shape, offset in head["tensors"]:
             if kind not in ("<f4", "<f8") or start + offset + math.prod(shape) * int(kind[2]) > size or offset < 0:
@@ -57,7 +57,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             found[str(name)] = values
         return found
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{path} cannot be read: {error}. It was cut or changed after the run") from error
+        raise BadInput(f"{path} cannot be read: {error}. It was cut or changed after the run. {AGAIN}") from error
 
 
 def largest_difference(first: Path, other: Path) -> tuple[float, str] | None:

@@ -189,25 +189,30 @@ def test_the_trace_is_one_that_perfetto_reads(made: Comparison) -> None:
     content = json.loads(json.dumps(trace(made), allow_nan=False))
     assert content["displayTimeUnit"] in ("ms", "ns")
     named: set[tuple[int, int]] = set()
-    ends: dict[tuple[int, int], float] = {}
+    ends: dict[tuple[int, int], int] = {}
     for event in content["traceEvents"]:
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
         place = (event["pid"], event["tid"])
         if event["ph"] == "M":
-            assert event["name"] in ("process_name", "thread_name")
-            assert event["args"]["name"]
+            field = {"name": "name", "index": "sort_index"}[event["name"].rpartition("_")[2]]
+            assert event["name"].startswith(("process_", "thread_"))
+            assert isinstance(event["args"][field], str if field == "name" else int)
             named |= {place} if event["name"] == "thread_name" else set()
             continue
         assert event["ph"] == "X"
         assert event["ts"] >= 0
         assert event["dur"] >= 0
         assert place in named
-        assert event["ts"] >= ends.get(place, 0.0) - 1, "spans of a rank do not overlap"
-        ends[place] = event["ts"] + event["dur"]
-    assert len(named) == 3 * (1 + 1 + 2 + 2 + 4)
+        start, length = round(event["ts"] * 1000), round(event["dur"] * 1000)
+        assert (start / 1000, length / 1000) == (event["ts"], event["dur"]), "whole nanoseconds"
+        assert start >= ends.get(place, 0), "spans of a rank do not overlap, not by a nanosecond"
+        ends[place] = start + length
+    assert len(named) == len({thread for _, thread in named}) == 3 * (1 + 1 + 2 + 2 + 4)
+    assert {process for process, _ in named} <= {thread for _, thread in named}, "rank 0 is the main thread"
+    assert all(process > 0 for process, _ in named)
     first = next(event for event in content["traceEvents"] if event["ph"] == "X")
-    assert (first["name"], first["dur"], first["args"]) == ("data", 1600.0, {"step": 20})
+    assert (first["name"], first["dur"], first["args"]) == ("data", pytest.approx(1600.0, abs=0.3), {"step": 20})
 
 
 def test_event_files(made: Comparison, tmp_path: Path) -> None:

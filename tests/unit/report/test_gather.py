@@ -84,7 +84,7 @@ def test_a_failed_run_is_a_row_with_its_reason(tmp_path: Path) -> None:
     write_json(tmp_path / "dp-1" / "result.json", {"outcome": "failed", "why": why})
     rows = {row.name: row for row in gather([tmp_path]).rows}
     assert set(rows) == {"single", "ddp", "dp", "torch-ddp"}
-    assert rows["dp"].why_not == "rank 1 on host-a failed at step 3: ValueError: bad"
+    assert rows["dp"].why_not == ("rank 1 on host-a failed at step 3: ValueError: bad (traceback in dp-1/result.json)")
     assert "torch-ddp-1 has no result.json" in rows["torch-ddp"].why_not
     assert rows["ddp"].repeats == 1
     assert "ValueError: bad" in " ".join(rows["ddp"].notes)

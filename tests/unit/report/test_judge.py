@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lockstep.report.compare import judge
-from lockstep.report.notes import reason
+from lockstep.report.notes import LEANER, STEADIER, reason
 from lockstep.report.rows import summarise
 from tests.unit.report.causes import compared, parts, run, way
 
@@ -102,7 +104,9 @@ def test_what_failed_is_a_row_with_its_reason() -> None:
 
 def test_a_recipe_that_is_not_deterministic() -> None:
     found = judge("t", [way("single", SINGLE, run("single", ranks=[parts(forward=60, backward=120)], digest="z"))])
-    assert found.rows[0].notes == ("repeats 1 and 2 differ: not deterministic: the recipe itself",)
+    assert found.rows[0].notes == (f"repeats 1 and 2 differ: not deterministic: {STEADIER}",)
+    stock = judge("t", [way("torch-ddp", run("torch-ddp", 2), run("torch-ddp", 2, digest="z"))])
+    assert stock.rows[0].notes == ("repeats 1 and 2 differ: not deterministic: torch-ddp promises no more",)
 
 
 def test_other_versions_and_hosts_are_noted() -> None:
@@ -121,12 +125,22 @@ def test_other_versions_and_hosts_are_noted() -> None:
             "rank 1 on h failed at step 3: ValueError: bad",
         ),
         ("strategy ddp needs 2 workers", "strategy ddp needs 2 workers"),
-        ("rank 0 failed:\nTraceback\nMemoryError", "does not fit into memory: rank 0 failed: MemoryError"),
+        ("rank 0 failed:\nTraceback\nMemoryError", f"does not fit into memory: rank 0 failed, MemoryError; {LEANER}"),
+        (
+            "rank 0 failed:\nTraceback\nRuntimeError: can't allocate memory: you tried to allocate 3221225472 bytes. x",
+            f"does not fit into memory: rank 0 failed, asking for 3.00 GiB; {LEANER}",
+        ),
+        (
+            "rank 1 failed:\nTraceback\nOutOfMemoryError: out of memory. Tried to allocate 20.00 GiB. GPU 0 has",
+            f"does not fit into memory: rank 1 failed, asking for 20.00 GiB; {LEANER}",
+        ),
         ("", "no reason was given"),
     ],
 )
 def test_reasons_on_one_line(text: str, line: str) -> None:
     assert reason(text) == line
+    more = " (traceback in ddp-1/result.json)" if "Traceback" in text else ""
+    assert reason(text, Path("out/ddp-1")) == line + more
 
 
 def test_plain_values_for_json() -> None:
