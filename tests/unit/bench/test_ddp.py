@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from lockstep.bench.ddp import BASE, IN_ROUNDS, IN_TURN, MANY, STOCK, TREE, Row, goal_table, goals, table
+from lockstep.bench.ddp import BASE, IN_ROUNDS, IN_TURN, MANY, TREE, Row, goal_table, goals, table
 
 
 def row(way: str, *samples: float, workers: int = 2) -> Row:
@@ -15,11 +15,10 @@ def row(way: str, *samples: float, workers: int = 2) -> Row:
 
 def test_ratios_with_a_goal() -> None:
     rows = [
-        row(BASE, 0.3),
-        row(STOCK[1], 0.1),  # the fastest of torch's is the one to beat
+        row(BASE, 0.3, 0.1, 0.1),
         row("drop-in, gloo", 0.09),
         row("lockstep ddp", 0.05),
-        row(TREE, 0.02, 0.06, 0.04),  # repeat by repeat: 2, 1, 1; the medians alone would say 2 / 3
+        row(TREE, 0.02, 0.06, 0.05),
         row(IN_TURN, 0.01, 0.06, 0.04),
         row(IN_ROUNDS, 0.05),
         row(IN_ROUNDS, 0.06, workers=MANY),
@@ -28,7 +27,7 @@ def test_ratios_with_a_goal() -> None:
     assert found == {
         "mlp: strategy ddp / torch DDP on gloo": (0.5, 0.55),
         "mlp: drop-in / torch DDP, both on gloo": (0.9, 1.0),
-        "mlp: strategy ddp, exact / inexact, 4 lanes a worker, in the arena": (1.0, 1.03),
+        "mlp: strategy ddp, exact / inexact, 4 lanes a worker, in the arena": (1.25, 1.03),
         "mlp: strategy ddp on 8 workers / on 2, same batch and lanes": (1.2, 1.4),
     }
 
