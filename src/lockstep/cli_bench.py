@@ -74,7 +74,7 @@ def bench_data(
     items: Annotated[str, typer.Option(help="How many items, separated by commas.")] = "2000,10000,200000",
     elements: Annotated[int, typer.Option(min=1, help="Numbers per item.")] = 2048,
     ranks: Annotated[int, typer.Option(min=1, help="Processes that hold the data at once.")] = 4,
-    samples: Annotated[int, typer.Option(min=1000, help="Of the epoch whose first batch is timed.")] = 10_000_000,
+    samples: Annotated[int, typer.Option(min=1000, help="Of the epoch whose first batch is timed.")] = 100_000_000,
     training: Annotated[
         bool, typer.Option(help="Time a small training too: by hand, and in Lightning if it is installed.")
     ] = True,

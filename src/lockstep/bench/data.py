@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import psutil
 import torch
 from torch.utils.data import DistributedSampler
 
@@ -25,6 +26,8 @@ WORKERS = (0, 2)
 SECONDS = 120.0
 LARGE = 2**28
 """Bytes whose copying varies little, so that it is repeated less often."""
+SAMPLER_BYTES = 64
+"""What the stock sampler needs for each sample: its permutation, and a Python int in a list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +42,9 @@ class Options:
     """Processes that hold the data at once."""
     repeats: int = 2
     """How often a list and a Ragged of the fewest items are started, in turn: there one start varies most. Epochs and
-    builds are repeated in proportion."""
-    sampled: int = 10_000_000
-    """Samples of the epoch whose first batch is timed."""
+    builds are repeated in proportion, epochs of the fewest items most."""
+    sampled: int = 100_000_000
+    """Samples of the epoch whose first batch is timed; fewer where memory is too small for the stock sampler."""
     training: bool = True
     """Whether a small training is measured too, by hand and in Lightning, if that is installed."""
 
@@ -115,7 +118,8 @@ def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found
                     tell(f"{items} items: {side} in {options.ranks} spawned ranks, repeat {repeat + 1}")
                     _start(row, make(side, values), options.ranks, values.nbytes)
         tell(f"{items} items: epochs")
-        _epochs({side: row for side, row in here.items() if not row.why_not}, values, 4 * options.repeats)
+        rounds = (12 if items == options.items[0] else 4) * options.repeats
+        _epochs({side: row for side, row in here.items() if not row.why_not}, values, rounds)
         if options.training and items == options.items[0]:
             for side, row in here.items():
                 tell(f"{items} items: {side} in a small training, by hand and in Lightning")
@@ -235,6 +239,7 @@ def _few_descriptors(rows: list[Row]) -> Goal:
 
 def _sampling(samples: int) -> Goal:
     """Compare the first batch of a huge epoch: ours, and the indices of the stock sampler."""
+    samples = min(samples, psutil.virtual_memory().available // SAMPLER_BYTES)
     numbers = _Numbers(samples)
     share = Share(global_batch=256, lanes=4, workers=4)
     began = time.perf_counter()

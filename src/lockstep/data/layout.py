@@ -9,8 +9,8 @@
 A field whose items all have one shape needs no offsets: its values are one dense array. Nothing in it is
 pickled, so opening a file runs no code of whoever wrote it.
 
-# [Note: values at a page] An item of 4 KiB that begins inside a page lies in two, and reading items in random order
-# then misses the translation cache twice as often as in a tensor of its own.
+[Note: values at a page] An item of 4 KiB that begins inside a page lies in two, and reading items in random order
+then misses the translation cache twice as often as in a tensor of its own.
 """
 
 from __future__ import annotations
