@@ -22,6 +22,7 @@ from lockstep.train.checkpoint import load, save
 from lockstep.train.checkpoint_file import Saved
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.evaluate import evaluate
+from lockstep.train.heap import keep_freed_memory
 from lockstep.train.synchronise import fill_up, with_sync_batchnorm
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Trainer:
                 "pass lambda ps: AdamW(ps, lr=3e-4)"
             )
         check_exact(strategy, exact)
+        keep_freed_memory()
         self.world = world
         self.lanes = lanes or world.size
         self.seed = seed
