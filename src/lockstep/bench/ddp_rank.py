@@ -20,13 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import lockstep
+from lockstep.bench.ddp import MANY
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.recipe import Recipe, load
 from lockstep.train.result import gather
 
 SAMPLES_PER_TURN, MEMORY_STEPS = 2, 4
-LANES = 8
-"""Of the ways that say so; of the others as many as workers."""
 Step = Callable[[], object]
 
 
@@ -61,7 +60,7 @@ def make_step(way: str, recipe: Recipe, world: lockstep.World, groups: dict[str,
     dataset = recipe.dataset()
     own = [tensor[world.rank * share : (world.rank + 1) * share] for tensor in dataset.tensors]
     if way.startswith("lockstep ddp"):
-        each = LANES // world.size if "lanes" in way else 1
+        each = MANY // world.size if "lanes" in way else 1  # else as many lanes as workers
         trainer = lockstep.Trainer(
             world,
             recipe.model,
