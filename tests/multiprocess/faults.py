@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from lockstep.comm import collectives, exchange, libc, tree
+from lockstep.comm import collectives, large, libc
 
 MANY = 2_000_000  # several rounds of the segment
 
@@ -40,16 +40,16 @@ def _die_at(module: Any, name: str, count: int) -> None:
 
 
 PHASES: dict[str, tuple[Any, str, int]] = {
-    "before the first copy": (exchange.Exchange, "show", 1),
-    "between two copies in": (exchange.Exchange, "show", 2),
+    "before the first copy": (large, "memmove", 1),
+    "between two copies in": (large, "memmove", 2),
     "before the first flag": (libc, "post", 1),
     "between two flags": (libc, "post", 2),
-    "before a combination": (tree, "reduce_into", 1),
+    "before a combination": (large.LargeReductions, "_combine", 1),
     "between a result and its flag": (libc, "post", 3),
     "between two flags of a later round": (libc, "post", 6),
-    "before the first copy out": (exchange.Exchange, "take", 1),
-    "between two copies out": (exchange.Exchange, "take", 4),
-    "at the last combination": (tree, "reduce_into", 8),
+    "before the first copy out": (large, "memmove", 5),
+    "between two copies out": (large, "memmove", 10),
+    "at the last combination": (large.LargeReductions, "_combine", 8),
 }
 
 

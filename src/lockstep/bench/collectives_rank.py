@@ -19,6 +19,7 @@ import lockstep  # noqa: F401 - registers shm
 from lockstep.bench.collectives import DDP, WAYS
 from lockstep.comm.arena import Arena
 from lockstep.recipes.mlp import CLASSES, FEATURES, make_model
+from lockstep.strategies.torch_ddp import best_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,30 +27,44 @@ if TYPE_CHECKING:
 BATCH = 32
 
 
+SAMPLE_SECONDS = 0.15
+"""About as long as one sample takes. The way before it leaves the ranks on any cores, three of four on one of two, and
+the system needs some hundredths of a second to spread them again: shorter samples would time that."""
+MOST_CALLS = 500
+
+
 class Samples:
     """Seconds of one call, by size and way, on this rank."""
 
     def __init__(self, meet: Callable[[], None]) -> None:
         self._meet = meet
+        self._calls: dict[tuple[int, str], int] = {}
         self.seconds: dict[tuple[int, str], list[float]] = {}
 
-    def take(self, size: int, way: str, call: Callable[[], object], calls: int) -> None:
-        """Time some calls that all ranks make at once and keep their median; the first ever is not counted."""
-        known = self.seconds.setdefault((size, way), [])
-        if not known:
+    def take(self, size: int, way: str, call: Callable[[], object]) -> None:
+        """Time some calls that all ranks make at once and keep their median; the first ever are not counted."""
+        key = (size, way)
+        if key not in self._calls:
             call()
+            self._calls[key] = _calls(statistics.median(self._times(call, 3)))
+        times = self._times(call, self._calls[key])
+        self.seconds.setdefault(key, []).append(statistics.median(times))
+
+    def _times(self, call: Callable[[], object], calls: int) -> list[float]:
         self._meet()
         times = []
         for _ in range(calls):
             began = time.perf_counter()
             call()
             times.append(time.perf_counter() - began)
-        known.append(statistics.median(times))
+        return times
 
 
-def _calls(size: int) -> int:
-    """Return how many calls make one sample: more of the short ones, which vary more."""
-    return max(1, min(51, (1 << 20) // size))
+def _calls(seconds: float) -> int:
+    """Return how many calls of so many seconds make one sample, the same on all ranks."""
+    slowest = torch.tensor(seconds)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return max(1, min(MOST_CALLS, round(SAMPLE_SECONDS / float(slowest))))
 
 
 def _all_reduce(size: int, gloo: Any, shm: Any, arena: Arena) -> dict[str, Callable[[], object]]:
@@ -71,7 +86,7 @@ def _ddp_step(group: Any) -> tuple[int, Callable[[], object]]:
     """Return the bytes of all gradients, and a training step of stock DDP at its best setting."""
     torch.manual_seed(0)
     net = make_model()
-    model = DistributedDataParallel(net, process_group=group, gradient_as_bucket_view=True)
+    model = DistributedDataParallel(net, process_group=group, **best_settings())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     x, y = torch.randn(BATCH, FEATURES), torch.randint(CLASSES, (BATCH,))
 
@@ -95,9 +110,9 @@ def _measure(plan: dict[str, Any]) -> Samples:
     for _ in range(plan["repeats"]):
         for size in sizes:
             for way in WAYS:
-                samples.take(size, way, ways[size][way], _calls(size))
+                samples.take(size, way, ways[size][way])
         for way, (size, step) in steps.items():
-            samples.take(size, way, step, 2)
+            samples.take(size, way, step)
     return samples
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import random
 import sys
@@ -23,6 +22,7 @@ import lockstep
 from lockstep.bench.ddp import MANY
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.recipe import Recipe, load
+from lockstep.strategies.torch_ddp import best_settings
 from lockstep.train.result import gather
 
 SAMPLES_PER_TURN, MEMORY_STEPS = 2, 4
@@ -43,15 +43,6 @@ def small_tensors() -> Recipe:
     return Recipe(
         model=model, data=data, loss=loss, optimizer=lambda ps: torch.optim.AdamW(ps, lr=1e-3), global_batch=64
     )
-
-
-def best_settings() -> dict[str, Any]:
-    """Return torch's own options for speed, as far as this version has them.
-
-    `static_graph` is not among them: on these models, which have no unused parameter, it makes no difference.
-    """
-    known = inspect.signature(DistributedDataParallel).parameters
-    return {name: True for name in ("gradient_as_bucket_view", "batched_grad_copy") if name in known}
 
 
 def make_step(way: str, recipe: Recipe, world: lockstep.World, groups: dict[str, Any]) -> Step:

@@ -11,13 +11,14 @@ a step:  1 every rank writes its own gradients
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from lockstep.comm import tree
-from lockstep.comm.layout import PAGE, TOKEN_BYTES
+from lockstep.comm.combine import Combiner
+from lockstep.comm.layout import ALIGN, PAGE, TOKEN_BYTES
 from lockstep.comm.segment import mib
 from lockstep.comm.shm import ShmGroup
 from lockstep.comm.wire import OPS
@@ -25,10 +26,6 @@ from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-ALIGN: Final = 64
-BLOCK_BYTES: Final = 512 * 1024
-"""Reduced at a time: small enough that a block's result is still in the cache when it is copied to the others."""
 
 
 def owned_slice(numel: int, size: int, rank: int) -> range:
@@ -48,7 +45,7 @@ class Arena:
         total = TOKEN_BYTES + nbytes + PAGE
         self._bytes = torch.frombuffer(group.share(total, f"an arena of {mib(nbytes)}"), dtype=torch.uint8)
         self._used = PAGE
-        self._scratch: dict[torch.dtype, list[Tensor]] = {}
+        self._combiner = Combiner(self.size)
         self._options = dist.BarrierOptions()
         self._options.asyncOp = False
 
@@ -78,29 +75,17 @@ class Arena:
 
     def reduce_slice(self, buffers: list[Tensor], part: range, out: Tensor, op: str = "sum") -> None:
         """Combine elements `part` of all buffers, in tree order, into `out`; between two barriers."""
-        self._reduce_blocks(buffers, part, out, [], op)
+        self._combine(buffers, part, out, [], op)
 
     def all_reduce(self, buffers: list[Tensor], op: str = "sum") -> None:
         """Combine all ranks' buffers in place: afterwards each of them holds the result."""
         part = owned_slice(buffers[0].numel(), self.size, self.rank)
         rest = [b[part.start : part.stop] for r, b in enumerate(buffers) if r != self.rank]
         self.barrier()
-        self._reduce_blocks(buffers, part, buffers[self.rank][part.start : part.stop], rest, op)
+        self._combine(buffers, part, buffers[self.rank][part.start : part.stop], rest, op)
         self.barrier()
 
-    def _reduce_blocks(self, buffers: list[Tensor], part: range, out: Tensor, copies: list[Tensor], op: str) -> None:
-        dtype = out.dtype
+    def _combine(self, buffers: list[Tensor], part: range, out: Tensor, copies: list[Tensor], op: str) -> None:
         code = OPS.index(op)
-        tree.check(code, dtype)
-        block = BLOCK_BYTES // dtype.itemsize
-        scratch = self._scratch.get(dtype)
-        if scratch is None:
-            scratch = [torch.empty(block, dtype=dtype) for _ in range(tree.scratch_count(self.size))]
-            self._scratch[dtype] = scratch
-        for start in range(0, len(part), block):
-            stop = min(start + block, len(part))
-            parts = [b[part.start + start : part.start + stop] for b in buffers]
-            result = out[start:stop]
-            tree.reduce_into(result, parts, code, [s[: stop - start] for s in scratch])
-            for copy in copies:
-                copy[start:stop].copy_(result)
+        tree.check(code, out.dtype)
+        self._combiner.into(out, [b[part.start : part.stop] for b in buffers], code, copies)

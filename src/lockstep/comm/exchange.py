@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lockstep.comm import wire
+from lockstep.comm.combine import Combiner
 from lockstep.comm.layout import Layout
 from lockstep.comm.libc import address_of
 from lockstep.comm.sync import Deadline, Rounds
@@ -44,7 +45,7 @@ class Exchange:
             [whole[layout.outbox(r, p) : layout.outbox(r, p) + layout.outbox_bytes] for r in ranks] for p in parities
         ]
         self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
-        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self.combiner = Combiner(self.size)
         self._call = Call(wire.Kind.barrier)
         self._deadline = Deadline(0)
 
@@ -69,6 +70,13 @@ class Exchange:
         self.rounds.meet(deadline, self.where)
         if self._lines[parity].tobytes() != line * self.size:
             self._raise_mismatch(parity)
+
+    def round_after(self, done: int, call: Call, deadline: Deadline) -> None:
+        """Meet for the next round of a call, after so many are done."""
+        if done == 0:
+            self.first_round(call, deadline)
+        else:
+            self.next_round()
 
     def next_round(self) -> None:
         """End the reading of one round, and meet for the next, whose data was shown in the other parity."""
@@ -119,13 +127,3 @@ class Exchange:
         if found is None:
             found = self._typed[dtype] = [[t.view(dtype) for t in row] for row in self._bytes]
         return found
-
-    def scratch(self, dtype: torch.dtype, count: int, buffers: int) -> list[Tensor]:
-        """Return private buffers for the inner nodes of the tree."""
-        if buffers == 0:
-            return []
-        need = count * dtype.itemsize
-        need += -need % 64
-        if self._scratch.numel() < need * buffers:
-            self._scratch = torch.empty(need * buffers, dtype=torch.uint8)
-        return [self._scratch[i * need : i * need + count * dtype.itemsize].view(dtype) for i in range(buffers)]

@@ -20,6 +20,8 @@ PAGE: Final = 4096
 TOKEN_BYTES: Final = 64
 NOTICE_BYTES: Final = 1024
 """A flag, then the text."""
+ALIGN: Final = 64
+"""What lies beside something else starts at a multiple of this: a cache line."""
 CELLS: Final = 4
 """Cells of a channel: the sender fills one while the receiver empties another."""
 SMALL_BYTES: Final = 64 * 1024
@@ -45,6 +47,10 @@ class Layout:
         """Return a cell's size: all channels together stay within 64 MiB as long as a cell has 4 KiB."""
         share = min(self.channel_bytes, (64 << 20) // (self.size * self.size)) // CELLS
         return max(PAGE, share // PAGE * PAGE)
+
+    def piece(self, pieces: int, head: int = 0) -> int:
+        """Return how many bytes each of `pieces` parts of an outbox may have, after `head` bytes of something else."""
+        return (self.outbox_bytes - head) // pieces // ALIGN * ALIGN
 
     @property
     def _notices(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockstep.comm import libc, meet, tensors
 from lockstep.comm.exchange import Exchange
+from lockstep.comm.large import LargeReductions
 from lockstep.comm.layout import CELLS, Layout
 from lockstep.comm.libc import SEMAPHORE_BYTES
 from lockstep.comm.mail import ANY, Mail
@@ -58,6 +59,7 @@ class RunningGroup(NamedGroup):
         self._peers = Peers(view, libc.address_of(view), layout, ranks, names=names)
         self._exchange = Exchange(self._memory, layout, place.rank, peers=self._peers)
         self._small = SmallCalls(self._exchange)
+        self._large = LargeReductions(self._exchange)
         self._mail = Mail(self._memory, layout, place.rank, peers=self._peers, broken=self._break)
         self._turns = Turns("lockstep-shm", self._set_patient, self._where)
         self._place, self._ranks = place, ranks
@@ -144,7 +146,7 @@ class RunningGroup(NamedGroup):
         self._mail.close()
         self._peers.close()
         # torch keeps groups in cycles; the memory must not wait for the garbage collector.
-        del self._memory, self._exchange, self._small, self._mail, self._peers
+        del self._memory, self._exchange, self._small, self._large, self._mail, self._peers
 
     def abort(self) -> None:
         """Leave the group without waiting for what is under way."""

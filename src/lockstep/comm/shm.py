@@ -11,6 +11,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 
 from lockstep.comm import collectives as run
 from lockstep.comm import meet, small, sparse, tensors, tree
+from lockstep.comm.layout import SMALL_BYTES
 from lockstep.comm.running import RunningGroup
 from lockstep.comm.wire import OPS, Call, Kind
 from lockstep.comm.work import DoneWork
@@ -102,7 +103,10 @@ class ShmGroup(RunningGroup):
             for part, tensor in enumerate(tensor_list):
                 row = tensors.flat(tensor)
                 call = Call(kind, row.numel(), row.dtype, op, root, part)
-                run.all_reduce(self._exchange, row, call, deadline)
+                if row.nbytes > SMALL_BYTES:
+                    self._large.all_reduce(row, call, deadline)
+                else:
+                    run.small_all_reduce(self._exchange, row, call, deadline)
                 if row is not tensor and root in (-1, self._rank):
                     tensors.put_back(tensor, row)
 

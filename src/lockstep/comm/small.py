@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.comm import tree
+from lockstep.comm import combine, tree
 from lockstep.comm.layout import SMALL_BYTES
 from lockstep.comm.wire import OPS, Call, Kind
 
@@ -36,8 +36,6 @@ _Value = TypeVar("_Value")
 
 Step = tuple[Any, Any, Any]
 """Left, right, and where to: tensors, or arrays of numpy."""
-
-_NUMPY: Final = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
 
 def plain(tensor: Tensor) -> bool:
@@ -119,15 +117,13 @@ class SmallCalls:
         rows = [self._exchange.rows(tensor.dtype, numel, parity) for parity in (0, 1)]
         make = _by_level if size & (size - 1) == 0 else _by_node
         steps = [make(row, result) for row in rows]
-        combine = tree.combiner(op)
-        if name == "sum" and tensor.dtype in _NUMPY:
-            combine = np.add
-            steps = [[(left.numpy(), right.numpy(), to.numpy()) for left, right, to in each] for each in steps]
+        how = combine.arithmetic(op, tensor.dtype)
+        steps = [[(how.view(left), how.view(right), how.view(to)) for left, right, to in each] for each in steps]
         plan = _Plan(
             call=call,
             line=call.line(),
             nbytes=tensor.nbytes,
-            combine=combine,
+            combine=how.combine,
             steps=(tuple(steps[0]), tuple(steps[1])),
             result=result,
             address=result.data_ptr(),

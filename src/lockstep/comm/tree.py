@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 
 from lockstep.comm.wire import OPS
 from lockstep.errors import BadInput
@@ -80,21 +79,3 @@ def check(op: int, dtype: torch.dtype) -> None:
 def combiner(op: int) -> Combine:
     """Return the torch function that combines two parts."""
     return _COMBINE[OPS[op]]
-
-
-def reduce_into(out: Tensor, parts: list[Tensor], op: int, scratch: list[Tensor]) -> None:
-    """Combine the parts, in rank order, into `out`; `out` may be one of the parts."""
-    count = len(parts)
-    combine = combiner(op)
-    if count == 1:
-        if out.data_ptr() != parts[0].data_ptr():
-            out.copy_(parts[0])
-        return
-    if count == 2:
-        combine(parts[0], parts[1], out=out)
-    else:
-        registers = parts + scratch
-        for to, left, right in plan(count):
-            combine(registers[left], registers[right], out=out if to == OUT else registers[to])
-    if OPS[op] == "avg":
-        out.div_(count)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lockstep.comm import tree
+from lockstep.comm.combine import Combiner
 from lockstep.comm.tell import all_gather_single
 from lockstep.comm.wire import OPS
 from lockstep.nn.buckets import ALIGN
@@ -81,7 +81,7 @@ class Exact(Reduction):
         super().__init__(group)
         self.multiple = self.size * ALIGN
         self._inboxes: dict[int, Tensor] = {}
-        self._scratch: list[Tensor] = []
+        self._combiner = Combiner(self.size)
 
     def begin(self, flat: Tensor) -> None:
         """Send the slices to those who add them up."""
@@ -99,19 +99,11 @@ class Exact(Reduction):
         for work, flat, inbox in works:
             work.wait()
             parts = list(inbox.view(self.size, -1))
-            tree.reduce_into(parts[0], parts, AVERAGE, self._room(parts[0]))  # 2
+            self._combiner.into(parts[0], parts, AVERAGE)  # 2
             gather = all_gather_single(_bytes(flat), _bytes(parts[0]), group=self.group, async_op=True)  # 3
             gathers.append(gather)
         for gather in gathers:
             gather.wait()
-
-    def _room(self, like: Tensor) -> list[Tensor]:
-        count = tree.scratch_count(self.size)
-        fits = [s for s in self._scratch if s.dtype == like.dtype and s.device == like.device]
-        if len(fits) < count or (fits and fits[0].numel() < like.numel()):
-            fits = [torch.empty_like(like) for _ in range(count)]
-            self._scratch = fits
-        return [s[: like.numel()] for s in fits]
 
 
 def _bytes(flat: Tensor) -> Tensor:

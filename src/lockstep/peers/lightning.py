@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.peers.base import PeerRun, main
 from lockstep.strategies.ddp_timer import DDPTimer
+from lockstep.strategies.torch_ddp import best_settings
 
 
 class Module(lightning.LightningModule):
@@ -85,7 +86,7 @@ def train(run: PeerRun) -> None:
     """Fit with the settings that Lightning documents as its fastest."""
     on_cpu = run.spec.device == "cpu" or not torch.accelerator.is_available()
     lightning.seed_everything(run.recipe.seed, verbose=False)
-    several = DDPStrategy(gradient_as_bucket_view=True, process_group_backend="gloo" if on_cpu else None)
+    several = DDPStrategy(process_group_backend="gloo" if on_cpu else None, **best_settings())
     trainer = lightning.Trainer(
         accelerator="cpu" if on_cpu else "auto",
         devices=run.spec.workers,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.comm.arena import owned_slice
-from lockstep.comm.collectives import part_of
+from lockstep.comm.large import part_of
 from lockstep.comm.layout import CELLS, NOTICE_BYTES, PAGE, TOKEN_BYTES, Layout
 from lockstep.comm.libc import SEMAPHORE_BYTES
 from lockstep.comm.wire import LINE_BYTES
@@ -51,9 +51,9 @@ def test_channels_of_many_ranks_stay_small() -> None:
 
 @given(numel=st.integers(1, 100_000), room=st.integers(64, 5_000), size=st.integers(1, 9))
 def test_parts_cover_every_element_once_and_fit(numel: int, room: int, size: int) -> None:
-    chunks = -(-numel // (room * size))
-    parts = [part_of(numel, room, size, chunk, rank) for chunk in range(chunks) for rank in range(size)]
-    assert [i for part in parts for i in part] == list(range(numel))
+    length = min(numel, room * size)
+    parts = [part_of(length, room, size, rank) for rank in range(size)]
+    assert [i for part in parts for i in part] == list(range(length))
     assert all(len(part) <= room for part in parts)
 
 

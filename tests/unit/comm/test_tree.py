@@ -40,17 +40,6 @@ def test_scratch_grows_with_the_depth_only(leaves: int) -> None:
     assert tree.scratch_count(leaves) <= max(leaves - 1, 0).bit_length()
 
 
-@pytest.mark.parametrize("leaves", range(1, 10))
-@pytest.mark.parametrize("alias", [0, 1, 8])
-def test_the_result_may_replace_any_part(leaves: int, alias: int) -> None:
-    parts = [torch.arange(5.0) * (i + 1) for i in range(leaves)]
-    expected = torch.arange(5.0) * sum(range(1, leaves + 1))
-    out = parts[min(alias, leaves - 1)]
-    scratch = [torch.empty(5) for _ in range(tree.scratch_count(leaves))]
-    tree.reduce_into(out, parts, OPS.index("sum"), scratch)
-    assert torch.equal(out, expected)
-
-
 @pytest.mark.parametrize(
     ("op", "dtype"),
     [
