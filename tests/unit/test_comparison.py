@@ -139,13 +139,43 @@ def test_a_peer_that_is_not_installed_is_a_row(tmp_path: Path, monkeypatch: pyte
     assert "which is not installed: pip install 'lockstep-train[peers]'" in peer.why_not
 
 
-def test_if_all_are_refused_what_was_asked_is_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_all_are_refused_what_was_asked_is_at_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     def start(spec: RunSpec, folder: Path) -> Path:
-        raise BadInput("no such recipe")
+        raise BadInput("no such recipe:\n  look\n  again")
 
-    with pytest.raises(BadInput, match="no such recipe"):
+    with pytest.raises(BadInput, match=r"^no way can run: no such recipe:\n  look\n  again$"):
         go(plan(), tmp_path / "out", monkeypatch, start)
     assert not (tmp_path / "out").exists()
+    assert "no such recipe" not in capfd.readouterr().err, "the error says it, once"
+
+
+def test_all_refused_for_two_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(spec: RunSpec, folder: Path) -> Path:
+        raise BadInput("too few" if spec.strategy == "dp" else "too many")
+
+    with pytest.raises(BadInput) as told:
+        go(plan(names=("single", "dp", "ddp")), tmp_path / "out", monkeypatch, start)
+    assert str(told.value).splitlines() == ["no way can run:", "  single; ddp: too many", "  dp: too few"]
+
+
+def test_a_reason_of_several_ways_is_said_once_as_soon_as_another_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = plan(repeats=1, names=("single", "dp", "ddp"))
+    *refused, last = [way.name for _, way in turns(asked)]
+
+    def start(spec: RunSpec, folder: Path) -> Path:
+        if spec.strategy in refused:
+            raise BadInput("not here")
+        return made(spec, folder)
+
+    go(asked, tmp_path, monkeypatch, start)
+    said = [line for line in capfd.readouterr().err.splitlines() if not line.endswith("...")]
+    assert said[0] == f"{'; '.join(refused)}: not here"
+    assert said[1].startswith(f"{last}, repeat 1: ")
+    assert len(said) == 2
 
 
 def test_what_is_done_stays_when_all_are_refused_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from lockstep.report.wording import shared
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -23,7 +25,7 @@ class Display(AbstractContextManager["Display"]):
     def __init__(self, runs: int, repeats: int) -> None:
         self._runs, self._repeats = runs, repeats
         self._bar: Progress | None = None
-        self._last = ""
+        self._refused: list[tuple[str, str]] = []
 
     def __enter__(self) -> Display:
         if sys.stderr.isatty():
@@ -58,6 +60,13 @@ class Display(AbstractContextManager["Display"]):
         """Say that it did not."""
         self._tell(f"{way.name}, repeat {repeat}: {why}")
 
+    def refused(self, way: Way, why: str) -> None:
+        """Say that it cannot run, if any way can: where none can, the error that ends the comparison says it."""
+        if self._bar is not None:
+            self._tell(f"{way.name}: {why}")
+        else:
+            self._refused.append((way.name, why))
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -68,6 +77,9 @@ class Display(AbstractContextManager["Display"]):
         if self._bar is not None:
             self._bar.update(self._task, last=text, advance=1)
         else:
+            for names, why in shared(self._refused):
+                self._say(f"{names}: {why}")
+            self._refused.clear()
             self._say(text)
 
     def _say(self, text: str) -> None:

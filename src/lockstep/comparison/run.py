@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from lockstep.launch.start import start_run
 from lockstep.report.collect import Run, read_run
 from lockstep.report.compare import Measured
 from lockstep.report.notes import reason
+from lockstep.report.wording import shared
 from lockstep.train.weights import NAME as WEIGHTS
 
 
@@ -66,7 +68,7 @@ def run_all(plan: ComparisonPlan, out: Path, display: Display) -> Ran:
     refused = [one.refused for one in every.values() if one.refused is not None]
     if len(refused) == len(every) and not any(one.runs for one in every.values()):
         shutil.rmtree(out)  # nothing ran, so nothing is in it
-        raise refused[0]
+        raise BadInput(_refusal(zip(every, refused, strict=True))) from refused[0]
     found.ways = [_measured(one, found.stopped) for one in every.values()]
     return found
 
@@ -78,8 +80,11 @@ def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> Non
     except LockstepError as error:
         why = reason(str(error), folder)
         progress.why_not = f"repeat {repeat}: {why}" if repeat > 1 else why
-        progress.refused = error if isinstance(error, BadInput) else None
-        display.failed(progress.way, repeat, why)
+        if isinstance(error, BadInput):
+            progress.refused = error
+            display.refused(progress.way, progress.why_not)
+        else:
+            display.failed(progress.way, repeat, why)
         return
     if repeat > 1:  # ways are compared by their first repeat, and three copies of every model's weights add up
         (folder / WEIGHTS).unlink(missing_ok=True)
@@ -101,6 +106,14 @@ def _kept(progress: Progress, folder: Path) -> bool:
         return False
     progress.runs.append(run)
     return True
+
+
+def _refusal(errors: Iterable[tuple[str, BadInput]]) -> str:
+    """Return why nothing ran, each reason once."""
+    said = shared((name, str(error)) for name, error in errors)
+    if len(said) == 1:
+        return f"no way can run: {said[0][1]}"
+    return "\n  ".join(["no way can run:", *(f"{names}: {why}" for names, why in said)])
 
 
 def _measured(one: Progress, stopped: str) -> Measured:

@@ -5,7 +5,7 @@ Columns that do not fit the terminal are left out, the least telling first; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE
@@ -17,6 +17,7 @@ from lockstep.report.columns import Column, columns, rank_columns, slowest
 from lockstep.report.parity import FIRST, SAME
 from lockstep.report.rows import PARTS, Row
 from lockstep.report.units import NONE, share, size
+from lockstep.report.wording import shared
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -46,7 +47,8 @@ def lines(found: Comparison, width: int, *, per_rank: bool = False) -> Iterator[
     yield from _named("why", ((row.name, row.why) for row in ran))
     yield from _named("parity", ((row.name, row.parity) for row in ran if row.parity not in (SAME, FIRST)))
     yield from _named("note", ((row.name, note) for row in ran for note in row.notes))
-    yield from _named("did not run", ((row.name, row.why_not) for row in found.rows if not row.repeats))
+    not_run = ((row.name, row.why_not) for row in found.rows if not row.repeats)
+    yield from _named("did not run", shared(not_run, len(found.rows)))
 
 
 def table(found: Comparison, width: int) -> Table:
@@ -110,7 +112,7 @@ def _plain(title: str) -> Table:
     )
 
 
-def _named(what: str, entries: Iterator[tuple[str, str]]) -> Iterator[Text]:
+def _named(what: str, entries: Iterable[tuple[str, str]]) -> Iterator[Text]:
     for name, text in entries:
         if text:
             yield Text.assemble((f"{what} ", "dim"), (f"{name}: ", "bold"), text)

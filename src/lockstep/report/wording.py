@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,3 +40,13 @@ def groups(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
         for heading, table in tables.items()
     }
     return {heading: lines for heading, lines in shown.items() if lines}
+
+
+def shared(reasons: Iterable[tuple[str, str]], all_of: int = 0) -> list[tuple[str, str]]:
+    """Return each reason once, after the names that it holds for, or `all of them` if they are so many."""
+    named: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        named.setdefault(reason, []).append(name)
+    return [
+        ("all of them" if len(names) == all_of > 1 else "; ".join(names), reason) for reason, names in named.items()
+    ]

@@ -65,3 +65,11 @@ def test_what_did_not_run_says_why_and_markup_is_text() -> None:
     assert "did not run ddp: [red]no GPU[/red]" in text
     assert "[bold]t" in text
     assert "did not run" in printed(judge("t", [way("ddp", why_not="no")]), 60)
+
+
+def test_a_reason_of_several_ways_is_printed_once() -> None:
+    none = [way(name, why_not="no GPU") for name in ("dp", "ddp")]
+    assert "did not run dp; ddp: no GPU" in printed(judge("t", [way("single", SINGLE), *none]), 160)
+    assert "did not run all of them: no GPU" in printed(judge("t", none), 160)
+    other = judge("t", [*none, way("torch-ddp", why_not="no time")])
+    assert "did not run dp; ddp: no GPU\ndid not run torch-ddp: no time" in printed(other, 160)
