@@ -87,7 +87,7 @@ def _new_plan(
     time_limit: float | None,
 ) -> ComparisonPlan:
     from lockstep.comparison.plan import ComparisonPlan, ways
-    from lockstep.report.units import plural
+    from lockstep.report.wording import trained
     from lockstep.train.spec import source_of
     from lockstep.world import usable_cpus
 
@@ -100,7 +100,7 @@ def _new_plan(
         progress=False,
     )
     return ComparisonPlan(
-        title=f"{asked.stem}: {plural(spec.lanes or 0, 'lane')}",
+        title=trained(asked.stem, spec.lanes or 0),
         command=shlex.join(["lockstep", *sys.argv[1:]]),
         ways=ways(spec, names, workers, usable_cpus()),
         repeats=repeats or REPEATS,
@@ -146,13 +146,13 @@ def _workers(text: str) -> list[int]:
 
 def _show(plan: ComparisonPlan, ran: Ran, folder: Path, *, json: bool, per_rank: bool, tensorboard: bool) -> Comparison:
     """Judge, write the report's files, and print."""
-    from lockstep.report.compare import judge
+    from lockstep.report.compare import heading, judge
     from lockstep.report.files import write_all
 
     settings = {"command": plan.command, "repeats": plan.repeats, "order": "interleaved, shuffled in every repeat"}
     if ran.stopped:
         settings["stopped"] = ran.stopped
-    found = judge(plan.heading, ran.ways, settings=settings)
+    found = judge(heading(plan.title, ran.ways), ran.ways, settings=settings)
     made = write_all(found, folder, tensorboard=tensorboard)
     if json:
         typer.echo(jsonlib.dumps({"out": str(folder), **found.as_json()}, indent=1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -252,14 +251,43 @@ def test_a_comparison_goes_on_as_it_was_asked_for(
         return run_all(asked, out, display)
 
     folder.mkdir()
-    write_plan(folder, replace(plan(limit=30.0), title="mine: 4 lanes"))
+    write_plan(folder, plan(limit=30.0))
     monkeypatch.setattr(running, "start_run", made)
     monkeypatch.setattr(running, "run_all", run_kept)
     done = inside(["compare", "--resume", "out", *typed], tmp_path, monkeypatch, capfd)
     assert done.code == 0, done.text
     assert (kept[0].repeats, kept[0].time_limit) == (repeats, limit)
-    assert f"mine: 4 lanes, {repeats} repeats each" in done.out
+    assert f"tiny: 4 lanes, 6 steps, {repeats} repeats each" in done.out
     assert read_plan(folder) == kept[0], "what is given anew holds the next time too"
+
+
+@pytest.mark.parametrize(
+    ("failed", "often"),
+    [((), "2 repeats each"), (("ddp-2",), "up to 2 repeats each"), (("ddp-2", "single-2"), "one run each")],
+)
+def test_compare_and_report_give_the_same_title(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    failed: tuple[str, ...],
+    often: str,
+) -> None:
+    def start(spec: RunSpec, folder: Path) -> Path:
+        made(spec, folder)
+        if folder.name in failed:
+            change(folder / "result.json", outcome="failed", why="cursed")
+            raise RunFailed("cursed")
+        return folder
+
+    (tmp_path / "out").mkdir()
+    write_plan(tmp_path / "out", plan())
+    monkeypatch.setattr(running, "start_run", start)
+    done = [
+        inside([*command, "--json"], tmp_path, monkeypatch, capfd)
+        for command in (["compare", "--resume", "out"], ["report", "out"])
+    ]
+    assert [one.code for one in done] == [0, 0], done
+    assert [json.loads(one.out)["title"] for one in done] == [f"tiny: 4 lanes, 6 steps, {often}"] * 2
 
 
 @pytest.mark.parametrize(

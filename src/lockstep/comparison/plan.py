@@ -44,7 +44,7 @@ class ComparisonPlan:
     """A comparison as asked for."""
 
     title: str
-    """What all ways train."""
+    """What all ways train, as far as it is known before one has run."""
     command: str
     """As typed."""
     ways: tuple[Way, ...]
@@ -55,11 +55,6 @@ class ComparisonPlan:
     """Seconds after which no repeat is begun that would end later, counted anew when a comparison goes on."""
     source: str = ""
     """SHA-256 of the recipe's file; empty for a built-in one."""
-
-    @property
-    def heading(self) -> str:
-        """What stands over the table; a comparison that goes on may be given other repeats."""
-        return f"{self.title}, {plural(self.repeats, 'repeat')} each"
 
 
 def ways(spec: RunSpec, strategies: Sequence[str], workers: Sequence[int], cpus: int) -> tuple[Way, ...]:

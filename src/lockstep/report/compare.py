@@ -11,6 +11,8 @@ from lockstep.report.advice import recommend
 from lockstep.report.collect import Run
 from lockstep.report.notes import notes
 from lockstep.report.rows import Row, summarise
+from lockstep.report.units import plural
+from lockstep.report.wording import trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,18 @@ class Measured:
     """In the order of the repeats."""
     why_not: str = ""
     """Why it did not run, or why not every repeat did."""
+
+
+def heading(asked: str, ways: Sequence[Measured]) -> str:
+    """Return a comparison's title: what the ways trained, for how long and how often; `asked` where none did."""
+    counts = [len(way.runs) for way in ways if way.runs]
+    if not counts:
+        return asked
+    order = next(way.runs[0].order for way in ways if way.runs)
+    what = trained(order["recipe"]["name"], order["plan"]["lanes"])
+    most = max(counts)
+    often = f"{'up to ' if min(counts) < most else ''}{most} repeats each" if most > 1 else "one run each"
+    return f"{what}, {plural(order['plan']['steps'], 'step')}, {often}"
 
 
 def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Any] | None = None) -> Comparison:

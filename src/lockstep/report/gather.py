@@ -15,9 +15,10 @@ from typing import Any
 
 from lockstep.errors import BadInput
 from lockstep.report.collect import Run, check_order, read_run
-from lockstep.report.compare import Comparison, Measured, judge
+from lockstep.report.compare import Comparison, Measured, heading, judge
 from lockstep.report.notes import reason
 from lockstep.report.units import plural
+from lockstep.report.wording import trained
 from lockstep.train.records import read_json
 
 PLAN = "plan.json"
@@ -50,10 +51,7 @@ def gather(folders: Sequence[Path]) -> Comparison:
     ways = [_measured(labels[key], key, own) for key, own in groups.items()]
     ways += [way for way in planned if not any(_same(way, key) for key in groups)]
     recipe, plan = runs[0].order["recipe"], runs[0].order["plan"]
-    repeats = max(len(own) for own in groups.values())
-    title = f"{recipe['name']}: {plural(plan['lanes'], 'lane')}, {plural(plan['steps'], 'step')}, " + (
-        f"up to {repeats} repeats each" if repeats > 1 else "one run each"
-    )
+    title = heading(trained(recipe["name"], plan["lanes"]), ways)
     asked = _plan(folders[0]) if len(folders) == 1 else {}
     kept = {name: asked[name] for name in ("command", "repeats") if name in asked}
     return judge(title, ways, settings=kept or {"folders": [str(folder) for folder in folders]})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lockstep.report.units import plural
+
 if TYPE_CHECKING:
     from lockstep.report.compare import Comparison
 
@@ -40,6 +42,11 @@ def groups(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
         for heading, table in tables.items()
     }
     return {heading: lines for heading, lines in shown.items() if lines}
+
+
+def trained(recipe: str, lanes: int) -> str:
+    """Return what all ways of a comparison train."""
+    return f"{recipe}: {plural(lanes, 'lane')}"
 
 
 def shared(reasons: Iterable[tuple[str, str]], all_of: int = 0) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.report.compare import judge
+from lockstep.report.compare import heading, judge
 from lockstep.report.notes import LEANER, STEADIER, reason
 from lockstep.report.rows import summarise
 from tests.unit.report.causes import compared, parts, run, way
@@ -150,3 +150,7 @@ def test_plain_values_for_json() -> None:
     assert found["rows"][1]["total_memory"] == 400 << 20
     assert found["settings"]["global_batch"] == 64
     assert found["runs"]["ddp"] == ["ddp"]
+
+
+def test_the_title_says_what_was_asked_for_if_nothing_ran() -> None:
+    assert heading("mlp: 4 lanes", [way("dp", why_not="no")]) == "mlp: 4 lanes"
