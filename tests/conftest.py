@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
+from tests.leftovers import traces
 from tests.services import mpich, openmpi, slurm
 
 if TYPE_CHECKING:
@@ -19,10 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["mpich", "openmpi", "slurm"]
 
 LEFTOVER_SECONDS = 10.0
-SEGMENTS = ("lockstep", "torch_", "psm_")  # ours, torch's and Python's; other programs may come and go
 APART = ("test_launchers.py", "test_ends.py", "test_scripts.py", "test_shm_scripts.py", "test_compare.py")
 """Files whose tests share nothing and take long: dealt out one by one, after the others, so that both ends meet."""
-DAEMONS = ("munged", "slurm")  # kept for the whole session, and ended with it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,20 +36,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaves a process, a thread or a named segment."""
-    before = _traces()
+    before = traces()
     yield
     deadline = time.monotonic() + LEFTOVER_SECONDS
-    while (left := _traces() - before) and time.monotonic() < deadline:
+    while (left := traces() - before) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left, f"left behind: {sorted(left)}"
-
-
-def _traces() -> set[str]:
-    found = {f"thread {thread.name}" for thread in threading.enumerate() if not thread.daemon}
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if child.name().startswith(DAEMONS):
-                continue
-            found.add(f"process {child.pid} {' '.join(child.cmdline())[:80]}")
-    found |= {f"segment {path.name}" for path in Path("/dev/shm").glob("*") if path.name.startswith(SEGMENTS)}
-    return found
