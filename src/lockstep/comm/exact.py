@@ -42,9 +42,7 @@ class Exchange(ABC):
     def __init__(self, lanes: int, workers: int, rank: int) -> None:
         self.lanes, self.workers, self.rank = lanes, workers, rank
         self.owned = owned_lanes(lanes, workers, rank)
-        everyone = [cover(lanes, owned_lanes(lanes, workers, r)) for r in range(workers)]
-        if self.halved:
-            everyone = [halves(nodes) for nodes in everyone]
+        everyone = self.held(lanes, workers)
         self.nodes = everyone[rank]
         """This worker's partials."""
         self.most = max(len(nodes) for nodes in everyone)
@@ -53,6 +51,12 @@ class Exchange(ABC):
         self._counts = [len(nodes) for nodes in everyone]
         flat: list[Node] = [node for nodes in everyone for node in nodes]
         self._plan: list[Add] = additions(lanes, flat)
+
+    @classmethod
+    def held(cls, lanes: int, workers: int) -> list[list[Node]]:
+        """Return the partials that each worker holds, by rank."""
+        everyone = [cover(lanes, owned_lanes(lanes, workers, rank)) for rank in range(workers)]
+        return [halves(nodes) for nodes in everyone] if cls.halved else everyone
 
     @abstractmethod
     def weights(self, numel: int, dtype: torch.dtype, device: str) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from lockstep.lanes.layout import BLOCK
 from lockstep.lanes.schedule import owned_lanes
-from lockstep.lanes.tree import Fold, cover, folding, halves, running
+from lockstep.lanes.tree import Fold, folding, running
 from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backward
@@ -38,11 +38,10 @@ PAGE = 4096
 Forward = Callable[[nn.Module, "LaneBatch", int], LaneLoss]
 
 
-def arena_bytes(training: Training, workers: int, here: Sequence[int] | None = None) -> int:
+def arena_bytes(training: Training, exchange: type[Exchange], workers: int, here: Sequence[int] | None = None) -> int:
     """Return how much memory the workers of a host (all of them, if not `here`) must share for this model."""
-    ranks = range(workers) if here is None else here
-    everyone = [halves(cover(training.units, owned_lanes(training.units, workers, rank))) for rank in ranks]
-    copies = 1 + sum(len(nodes) for nodes in everyone)
+    held = exchange.held(training.units, workers)
+    copies = 1 + sum(len(held[rank]) for rank in (range(workers) if here is None else here))
     tensors = [*training.model.parameters(), *training.model.buffers()]
     # Every tensor could have a section of its own: a generous bound, of which only what is used is ever touched.
     room = sum(tensor.numel() * tensor.element_size() + 8 * BLOCK * workers + PAGE for tensor in tensors)
