@@ -11,10 +11,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from lockstep.errors import BadInput
 from lockstep.nn import DistributedDataParallel as OurDDP
-from tests.multiprocess.ddp_models import Net, backward, batch, numbers, train
+from tests.multiprocess.ddp_models import Net, backward, batch, gradient_of, numbers, train
 
 
 def changed(rank: int, size: int, how: str) -> None:
@@ -23,6 +24,28 @@ def changed(rank: int, size: int, how: str) -> None:
     net.last.bias.requires_grad_(False)
     model = OurDDP(net)
     backward(model(batch(rank, 0)).square().mean())
+    change(net, how)
+    model(batch(rank, 1))
+
+
+def silent_in_torch(rank: int, size: int, how: str) -> bool:
+    """Do the same to torch's; return whether it trained on with a gradient that differs from rank 0's."""
+    net: Any = Net()
+    net.last.bias.requires_grad_(False)
+    model = TorchDDP(net)
+    backward(model(batch(rank, 0)).square().mean())
+    model.zero_grad()
+    change(net, how)
+    inputs = batch(rank, 1).to(net.first.weight.dtype)
+    backward(net.extra(model(inputs)).sum() if how == "added" else model(inputs).square().mean())
+    suspects = {"unfrozen": "last.bias", "added": "extra.weight", "replaced": "again.weight"}
+    mine = gradient_of(net.get_parameter(suspects.get(how, "first.bias")))
+    theirs = mine.clone()
+    dist.broadcast(theirs, src=0)
+    return not torch.equal(mine, theirs)
+
+
+def change(net: Any, how: str) -> None:
     if how == "frozen":
         net.first.weight.requires_grad_(False)
     elif how == "unfrozen":
@@ -35,7 +58,6 @@ def changed(rank: int, size: int, how: str) -> None:
         net.again.weight = nn.Parameter(torch.zeros(200, 200))
     elif how == "dtype":
         net.double()
-    model(batch(rank, 1))
 
 
 def harmless_change(rank: int, size: int) -> None:

@@ -97,6 +97,12 @@ def test_a_change_after_wrapping_is_named(ranks: Ranks, how: str, words: str) ->
         assert words in outcome.text
 
 
+@pytest.mark.parametrize("how", ["frozen", "unfrozen", "added", "replaced", "dtype"])
+def test_torch_trains_on_after_a_change(ranks: Ranks, how: str) -> None:
+    """What docs/ddp.md says of torch's; if this fails, torch's became better."""
+    assert ranks.run(agreement.silent_in_torch, how) == [False] + [True] * (SIZE - 1)
+
+
 def test_a_module_without_parameters_may_be_added(ranks: Ranks) -> None:
     ranks.run(agreement.harmless_change)
 
