@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lockstep.data.block import Block
 from lockstep.data.layout import ALIGNMENT, aligned
 from lockstep.data.memory import room
 from lockstep.errors import BadInput
@@ -32,15 +33,23 @@ class Target:
 
     def write(self, buffers: Sequence[Any], size: int) -> None:
         """Append buffers that hold `size` bytes together."""
+        self._append(size, lambda: os.writev(self._descriptor, buffers), lambda: buffers)
+
+    def write_block(self, block: Block) -> None:
+        """Append the bytes of many tensors."""
+        self._append(block.size, lambda: block.writev(self._descriptor), block.buffers)
+
+    def _append(self, size: int, send: Callable[[], int], buffers: Callable[[], Sequence[Any]]) -> None:
+        """Send `size` bytes in one call; `buffers` are the same bytes, for the hash and for what the call left."""
         if self._checked is not None and self.at + size > self._checked:
             self._check_room(size)
         if self._hash is not None:
-            for buffer in buffers:
+            for buffer in buffers():
                 self._hash.update(_flat(buffer))
         with self.explained():
-            done = os.writev(self._descriptor, buffers) if size else 0
+            done = send() if size else 0
             if done < size:  # a call moves at most 2 GiB, and a signal can cut it short
-                self._write_rest(buffers, done)
+                self._write_rest(buffers(), done)
         self.at += size
 
     def skip(self, size: int) -> None:

@@ -18,14 +18,13 @@ from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 import numpy as np
-from torch import Tensor
 
+from lockstep.data.block import MOST, Block
 from lockstep.data.items import Cell, cell, take_apart, torch_dtype
 from lockstep.data.layout import HEADER, NO_HASH, PAGE, Field, Header, Region, Schema, pack_header
 from lockstep.data.target import Target
 from lockstep.errors import BadInput
 
-PENDING_ITEMS = 1000  # below the 1024 buffers that one call takes
 PENDING_BYTES = 4 * 2**20
 CHUNK = 4 * 2**20
 
@@ -58,13 +57,13 @@ class ColumnWriter:
         size = part.data.nbytes if isinstance(part.data, np.ndarray) else len(part.data)
         self._buffers.append(part.data if stable or isinstance(part.data, bytes) else part.data.copy())
         self._bytes += size
-        if self._bytes >= PENDING_BYTES or len(self._buffers) >= PENDING_ITEMS:
+        if self._bytes >= PENDING_BYTES or len(self._buffers) >= MOST:
             self.flush()
 
-    def add_many(self, arrays: list[Any]) -> None:
-        """Take many items' bytes, which nobody will change meanwhile."""
+    def add_many(self, block: Block) -> None:
+        """Take many items' bytes."""
         self.flush()
-        shapes = [array.shape for array in arrays]
+        shapes = block.shapes
         if self._shapes is not None or set(shapes) != {self._first}:
             self._note(shapes[0])
             self.items += 1
@@ -76,8 +75,8 @@ class ColumnWriter:
                     self._note(shape)
                     self.items += 1
         else:
-            self.items += len(arrays)
-        self.target.write(arrays, sum([array.nbytes for array in arrays]))
+            self.items += len(shapes)
+        self.target.write_block(block)
 
     def flush(self) -> None:
         """Write what is pending."""
@@ -135,26 +134,21 @@ class Writer:
             self._add_each(items, stable=False)
             return
         self._add_each(items[:1], stable=True)  # the first says what a block must be like
-        for start in range(1, len(items), PENDING_ITEMS):
-            block = items[start : start + PENDING_ITEMS]
-            if not self._add_block(block):
-                self._add_each(block, stable=True)
+        for start in range(1, len(items), MOST):
+            part = items[start : start + MOST]
+            if not self._add_block(part):
+                self._add_each(part, stable=True)
 
-    def _add_block(self, block: Sequence[Any]) -> bool:
+    def _add_block(self, items: Sequence[Any]) -> bool:
         """Take many plain tensors at once; say no if they are anything else, or of another kind than before."""
-        if self._structure != "value" or set(map(type, block)) != {Tensor}:
+        column = self._columns[""] if self._structure == "value" else None
+        if column is None or column.kind != "tensor":
             return False
-        column = self._columns[""]
-        if column.kind != "tensor" or {item.dtype for item in block} != {torch_dtype(column.dtype)}:
+        block = Block.of(items, torch_dtype(column.dtype))
+        if block is None:
             return False
-        try:
-            if not all(map(Tensor.is_contiguous, block)):
-                return False
-            arrays = list(map(Tensor.numpy, block))
-        except (TypeError, RuntimeError):  # on a device, with a graph, sparse, of a type numpy does not have
-            return False
-        column.add_many(arrays)
-        self._items += len(block)
+        column.add_many(block)
+        self._items += len(items)
         return True
 
     def _add_each(self, items: Iterable[Any], *, stable: bool) -> None:

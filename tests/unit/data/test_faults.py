@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from lockstep.data import Ragged, target
+from lockstep.data.block import Block
 from lockstep.data.layout import HEADER, Field, Header, Region, Schema, aligned, pack_header
 from lockstep.errors import BadInput
 
@@ -153,8 +154,16 @@ def test_writes_that_come_back_short(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write, writev = os.write, os.writev
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:1000]))
     monkeypatch.setattr(os, "writev", lambda fd, buffers: write(fd, memoryview(b"".join(buffers))[:700]) or writev)
+    monkeypatch.setattr(Block, "writev", lambda block, fd: write(fd, b"".join(block.buffers())[:900]))
     assert [len(item) for item in Ragged.write(tmp_path / "x", ITEMS)] == list(range(1, 40))
     assert torch.equal(Ragged.open(tmp_path / "x", verify=True)[38], ITEMS[38])
+
+
+def test_a_block_that_cannot_be_written() -> None:
+    block = Block.of(ITEMS, torch.float32)
+    assert block is not None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        block.writev(-1)
 
 
 def test_no_items(tmp_path: Path) -> None:

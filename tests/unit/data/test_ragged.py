@@ -210,8 +210,44 @@ def test_many_at_once_and_one_by_one_are_the_same(odd: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
+    "odd",
+    [
+        torch.tensor([1 + 2j, 3 - 4j]).conj(),
+        torch.tensor([1 + 2j, 3 - 4j], requires_grad=True),
+        torch.tensor([[1 + 2j, 3 - 4j], [0j, 1j]])[:, 1],
+        torch.empty(0, dtype=torch.complex64),
+        torch.nn.Parameter(torch.tensor([5j])),
+    ],
+)
+def test_a_block_with_a_tensor_that_is_not_its_plain_bytes(odd: torch.Tensor, tmp_path: Path) -> None:
+    items = [torch.tensor([1j]), odd, torch.tensor([2j])]
+    expected = [item.detach().resolve_conj() for item in items]
+    assert same(list(Ragged(items)), expected)
+    assert same(list(Ragged.write(tmp_path / "x", items)), expected)
+
+
+def test_a_block_with_a_negative_view() -> None:
+    negative = torch._neg_view(torch.ones(2))  # contiguous, and its bytes say 1
+    assert [item.tolist() for item in Ragged([torch.zeros(1), negative])] == [[0], [-1, -1]]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_block_with_a_nested_tensor_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"item 1 cannot be stored: .* make it dense first"):
+        Ragged([torch.ones(2), torch.nested.nested_tensor([torch.ones(1)])])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_a_block_of_types_without_arrays_is_hashed_as_it_is_written(dtype: torch.dtype, tmp_path: Path) -> None:
+    items = [torch.arange(i % 5).to(dtype) for i in range(1500)]
+    Ragged.write(tmp_path / "x", items)
+    assert same(list(Ragged.open(tmp_path / "x", verify=True)), items)
+
+
+@pytest.mark.parametrize(
     ("items", "words"),
     [
+        ([torch.ones(1), torch.ones(2).to_sparse()], "item 1 cannot be stored: .* make it dense first"),
         ([torch.ones(1), torch.ones(1, dtype=torch.int64)], "item 1 cannot be stored: it holds int64 values"),
         ([torch.ones(1), "text"], "item 1 .* it holds a str, and the items before it float32 values"),
         ([(torch.ones(1),), torch.ones(1)], "item 1 .* it is a value of one value|item 1 .* it is a value of"),
