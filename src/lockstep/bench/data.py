@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,18 +13,17 @@ import psutil
 import torch
 from torch.utils.data import DistributedSampler
 
-from lockstep.bench.data_rank import Items, Stamp, epochs, first_epoch, trim
+from lockstep.bench.data_building import building
+from lockstep.bench.data_rank import BATCH, Stamp, epochs, first_epoch
+from lockstep.bench.data_sides import BIG, LIST, OURS, SIDES, Items, make
 from lockstep.bench.data_training import by_hand, in_lightning
-from lockstep.data import Ragged
 from lockstep.data.loader import Share, batches
 from lockstep.errors import BadInput, RunFailed
+from lockstep.train.steps import quartiles
 
-SIDES = ("one big tensor", "list of tensors", "Ragged")
-BIG, LIST, OURS = SIDES
+NOTHING = "next to no data"
 WORKERS = (0, 2)
 SECONDS = 120.0
-LARGE = 2**28
-"""Bytes whose copying varies little, so that it is repeated less often."""
 SAMPLER_BYTES = 64
 """What the stock sampler needs for each sample: its permutation, and a Python int in a list."""
 
@@ -41,7 +39,7 @@ class Options:
     ranks: int = 4
     """Processes that hold the data at once."""
     repeats: int = 2
-    """How often a list and a Ragged of the fewest items are started, in turn: there one start varies most. Epochs and
+    """How often ranks with the fewest items are started, in turn: there one start varies most. Epochs and
     builds are repeated in proportion, epochs of the fewest items most."""
     sampled: int = 100_000_000
     """Samples of the epoch whose first batch is timed; fewer where memory is too small for the stock sampler."""
@@ -80,13 +78,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Goal:
-    """A ratio that was promised."""
+    """A ratio that was promised, or one that says what can be."""
 
     what: str
     ratio: float
-    most: float
+    most: float | None
     spread: tuple[float, float] | None = None
-    """The middle half of the pairs whose median the ratio is; of fewer than four pairs, all."""
+    """The middle half of the pairs whose median the ratio is."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,13 @@ def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found
         here = {side: Row(items, side) for side in SIDES}
         values = torch.randn(items, options.elements)
         tell(f"{items} items: building")
-        goals.append(_building(values, options.repeats))
+        built, copied = building(values, options.repeats)
+        goals.append(_goal(f"{items} items: building / a plain copy of the bytes", built, copied, 3.0))
+        idle = Row(items, NOTHING)
         for repeat in range(options.repeats if items == options.items[0] else 1):
+            if items == options.items[0]:
+                tell(f"{items} items: {options.ranks} spawned ranks with next to no data, repeat {repeat + 1}")
+                _start(idle, Items(torch.zeros(BATCH * options.ranks, 1)), options.ranks, values.nbytes)
             for side, row in here.items():
                 if repeat == 0 or not (side == BIG or here[LIST].why_not or row.why_not):
                     tell(f"{items} items: {side} in {options.ranks} spawned ranks, repeat {repeat + 1}")
@@ -126,17 +129,9 @@ def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found
                 row.by_hand = by_hand(side, items, options.elements)
                 row.lightning = in_lightning(side, items, options.elements)
         rows += here.values()
-        goals += _goals(here)
+        goals += _goals(here, idle)
     tell("sampling")
     return Found(rows, [*goals, _few_descriptors(rows), _sampling(options.sampled)])
-
-
-def make(side: str, values: torch.Tensor) -> Any:
-    """Return one side's data; each gets memory of its own, so that sharing it moves nobody else's."""
-    if side == BIG:
-        return Items(values.clone())
-    parts = [row.clone() for row in values]
-    return Items(parts) if side == LIST else Ragged(parts)
 
 
 def _start(row: Row, data: Any, ranks: int, size: int) -> None:
@@ -197,22 +192,7 @@ def _epochs(rows: dict[str, Row], values: torch.Tensor, rounds: int) -> None:
         row.epoch = {workers: found[f"{side}/{workers}"] for workers in WORKERS}
 
 
-def _building(values: torch.Tensor, repeats: int) -> Goal:
-    """Compare building from a list with a plain copy of the same bytes, both into memory the process did not have."""
-    parts = [row.clone() for row in values]
-    sides: list[tuple[Callable[[], Any], list[float]]] = [(lambda: Ragged(parts), []), (values.clone, [])]
-    for repeat in range(1 + (repeats if values.nbytes > LARGE else 4 * repeats)):  # the first is to warm up
-        for make, times in sides:
-            trim()
-            began = time.perf_counter()
-            made = make()
-            if repeat:
-                times.append(time.perf_counter() - began)
-            del made
-    return _goal(f"{len(values)} items: building / a plain copy of the bytes", sides[0][1], sides[1][1], 3.0)
-
-
-def _goals(rows: dict[str, Row]) -> list[Goal]:
+def _goals(rows: dict[str, Row], idle: Row) -> list[Goal]:
     ours, theirs, items = rows[OURS], rows[LIST], rows[OURS].items
     found = [
         _goal(f"{items} items: epoch, {n} loader workers: Ragged / one big tensor", ours.epoch[n], big, 1.05)
@@ -222,14 +202,16 @@ def _goals(rows: dict[str, Row]) -> list[Goal]:
         what = f"{items} items: start, {{}}: Ragged / list of tensors"
         found.append(_goal(what.format("the data's part"), ours.handed, theirs.handed, 0.5))
         found.append(_goal(what.format("with the import of torch"), ours.start, theirs.start, 0.5))
+        if len(idle.start) == len(theirs.start):
+            least = f"{items} items: start, with the import of torch: {NOTHING} / list of tensors"
+            found.append(_goal(least, idle.start, theirs.start, None))
     return [*found, Goal(f"{items} items: memory of all ranks, in copies of the data", ours.copies, 1.1)]
 
 
-def _goal(what: str, ours: Sequence[float], theirs: Sequence[float], most: float) -> Goal:
+def _goal(what: str, ours: Sequence[float], theirs: Sequence[float], most: float | None) -> Goal:
     """Compare neighbours in time, because a busy minute hurts both sides of a pair, and take the median."""
-    pairs = sorted(a / b for a, b in zip(ours, theirs, strict=True))
-    low, _, high = statistics.quantiles(pairs) if len(pairs) > 3 else (pairs[0], 0, pairs[-1])
-    return Goal(what, statistics.median(pairs), most, (low, high))
+    low, middle, high = quartiles([a / b for a, b in zip(ours, theirs, strict=True)])
+    return Goal(what, middle, most, (low, high))
 
 
 def _few_descriptors(rows: list[Row]) -> Goal:

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from lockstep.bench.data import make
 from lockstep.bench.data_rank import BATCH, EPOCHS, RATE
+from lockstep.bench.data_sides import make
 
 
 def main() -> None:

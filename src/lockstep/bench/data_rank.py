@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-import lockstep.data.ragged  # noqa: F401 - in every rank of every side, so that importing it is nobody's data
+import lockstep.bench.data_sides  # noqa: F401 - before the data comes, so that importing it is nobody's data
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -36,24 +35,6 @@ class Stamp:
         return time.perf_counter, ()
 
 
-class Items(Dataset[Any]):
-    """Items by number, from a big tensor or a list: what people write today, in the faster of the documented ways."""
-
-    def __init__(self, data: Any) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.data[index]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return the items of a batch; without it a loader asks for each on its own, which takes longer."""
-        data = self.data
-        return [data[index] for index in indices]
-
-
 def loader(data: Any, rank: int, ranks: int, workers: int) -> DataLoader[Any]:
     """Return a stock loader over one rank's share of a shuffled epoch, the same for every side."""
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(7))[rank::ranks].tolist()
@@ -75,13 +56,14 @@ def first_epoch(handed: tuple[float, Any, float], rank: int, ranks: int, togethe
     `handed` was sent as the data between two stamps.
     """
     began, data, ended = handed
-    _settle()
+    torch.set_num_threads(1)
     next(iter(loader(torch.zeros(BATCH * ranks, 1), rank, ranks, 0)))  # what a loader needs is not the data's
     before = memory()
     reading = time.perf_counter()
     source = iter(loader(data, rank, ranks, 0))
     next(source)
     first, took = time.time(), ended - began + time.perf_counter() - reading
+    together.wait()  # so that no rank reads on while another still starts
     read(source)
     together.wait()  # what several map is counted in parts, so all must have it mapped
     after = memory()
@@ -120,8 +102,10 @@ def trim() -> None:
 
 
 def memory() -> dict[str, int]:
-    """Return this process's memory in bytes: its own, what it shares, and its part of the whole."""
-    gc.collect()
+    """Return this process's memory in bytes: its own, what it shares, and its part of the whole.
+
+    It must be quick, because a rank looks once before its first batch: so no garbage is collected, now or then.
+    """
     trim()  # what the allocator keeps for later is nobody's data
     sums = {"private": 0, "shared": 0, "part": 0}
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]:

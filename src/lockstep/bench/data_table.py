@@ -41,7 +41,9 @@ def tables(found: Found) -> list[Table]:
         goals.add_column(heading, justify="right")
     for goal in found.goals:
         spread = "" if goal.spread is None else f"{goal.spread[0]:.3g} to {goal.spread[1]:.3g}"
-        goals.add_row(escape(goal.what), f"{goal.ratio:.4g}", spread, f"at most {goal.most:g}")
+        goals.add_row(
+            escape(goal.what), f"{goal.ratio:.4g}", spread, "" if goal.most is None else f"at most {goal.most:g}"
+        )
     return [measured, goals]
 
 
