@@ -67,7 +67,7 @@ class Row:
     shared: int = 0
     """Bytes it has in common with others."""
     copies: float = 0.0
-    """What all ranks together hold beyond what they held before, in copies of the data."""
+    """What all ranks together hold beyond what they hold without the data, in copies of it."""
     by_hand: float | str | None = None
     """Seconds of a small training in ranks that were started by hand, or why it has none."""
     lightning: float | str | None = None
@@ -143,7 +143,7 @@ def _start(row: Row, data: Any, ranks: int, size: int) -> None:
         for rank in range(ranks):
             mine, theirs = context.Pipe(duplex=False)
             around = Stamp(), Stamp()
-            handed = (around[0], data, around[1])
+            handed = [around[0], data, around[1]]
             process = context.Process(target=first_epoch, args=(handed, rank, ranks, together, theirs), daemon=True)
             process.start()
             stamps.append(around)
@@ -166,7 +166,7 @@ def _start(row: Row, data: Any, ranks: int, size: int) -> None:
     row.handed.append(pickling + max(one["took"] for one in told))
     row.descriptors = max(one["descriptors"] for one in told)
     row.private, row.shared = (max(one[name] for one in told) for name in ("private", "shared"))
-    row.copies = sum(one["part"] - one["before"]["part"] for one in told) / size
+    row.copies = sum(one["part"] - one["without"] for one in told) / size
 
 
 def _receive(pipe: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,26 +51,27 @@ def read(batches: Any) -> float:
     return time.perf_counter() - began
 
 
-def first_epoch(handed: tuple[float, Any, float], rank: int, ranks: int, together: Barrier, pipe: Connection) -> None:
-    """Run in a spawned rank: the first batch, an epoch, and what the process holds then.
+def first_epoch(handed: list[Any], rank: int, ranks: int, together: Barrier, pipe: Connection) -> None:
+    """Run in a spawned rank: the first batch, an epoch, and what the process holds with the data and without it.
 
-    `handed` was sent as the data between two stamps.
+    `handed` was sent as the data between two stamps. Before its first batch a rank does nothing else, and all ranks
+    wait for each other after it: what several map is counted in parts, so all must be there, and have it mapped.
     """
     began, data, ended = handed
     torch.set_num_threads(1)
     next(iter(loader(torch.zeros(BATCH * ranks, 1), rank, ranks, 0)))  # what a loader needs is not the data's
-    before = memory()
     reading = time.perf_counter()
     source = iter(loader(data, rank, ranks, 0))
     next(source)
     first, took = time.time(), ended - began + time.perf_counter() - reading
-    together.wait()  # so that no rank reads on while another still starts
-    read(source)
-    together.wait()  # what several map is counted in parts, so all must have it mapped
-    after = memory()
     together.wait()
+    read(source)
     files = len(list(Path("/proc/self/fd").iterdir()))
-    pipe.send({"first": first, "took": took, "descriptors": files, "before": before, **after})
+    held = _memory(together)
+    handed.clear()  # the process itself has it too, as an argument
+    del data, source
+    without = _memory(together)
+    pipe.send({"first": first, "took": took, "descriptors": files, "without": without["part"], **held})
 
 
 def _settle() -> None:
@@ -101,14 +103,15 @@ def trim() -> None:
     ctypes.CDLL(None).malloc_trim(0)
 
 
-def memory() -> dict[str, int]:
-    """Return this process's memory in bytes: its own, what it shares, and its part of the whole.
-
-    It must be quick, because a rank looks once before its first batch: so no garbage is collected, now or then.
-    """
+def _memory(together: Barrier) -> dict[str, int]:
+    """Return this process's memory in bytes: its own, what it shares, and its part of the whole."""
+    gc.collect()
     trim()  # what the allocator keeps for later is nobody's data
+    together.wait()
+    text = Path("/proc/self/smaps_rollup").read_text()
+    together.wait()
     sums = {"private": 0, "shared": 0, "part": 0}
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]:
+    for line in text.splitlines()[1:]:
         name, size, *_ = line.split()
         key = {"Private": "private", "Shared": "shared"}.get(name.partition("_")[0], "part" if name == "Pss:" else "")
         if key and "Hugetlb" not in name:
