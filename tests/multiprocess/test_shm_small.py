@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from lockstep.comm.layout import SMALL_BYTES
 from lockstep.comm.small import PLANS_KEPT
+from lockstep.errors import BadInput
 from tests.contract.cases import folded, made
 from tests.ranks import Ranks
 
@@ -57,6 +58,16 @@ def overflow_is_quiet(rank: int, size: int) -> None:
     assert torch.isinf(large).all() or size == 1
 
 
+def refusals_give_the_turn_back(rank: int, size: int) -> None:
+    """An operator that is refused, before and within the turn, keeps nobody waiting."""
+    for op in (dist._make_nccl_premul_sum(2.0), dist.ReduceOp.BAND):  # type: ignore[attr-defined]
+        with pytest.raises(BadInput):
+            dist.all_reduce(torch.ones(8), op)
+        found = torch.ones(8)
+        dist.all_reduce(found)
+        assert found.tolist() == [float(size)] * 8
+
+
 def works_are_apart(rank: int, size: int) -> None:
     group = dist.group.WORLD
     assert group is not None
@@ -83,6 +94,8 @@ def test_both_ways(ranks: Ranks, dtype: torch.dtype) -> None:
     ranks.run(both_ways, dtype)
 
 
-@pytest.mark.parametrize("case", [marked_tensors, overflow_is_quiet, works_are_apart, many_shapes])
+@pytest.mark.parametrize(
+    "case", [marked_tensors, overflow_is_quiet, refusals_give_the_turn_back, works_are_apart, many_shapes]
+)
 def test_small(ranks: Ranks, case: object) -> None:
     ranks.run(case)  # type: ignore[arg-type]

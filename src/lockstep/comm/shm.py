@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from lockstep.comm.sync import Deadline
     from lockstep.comm.work import Work
 
+    _Small = Callable[[Tensor, Any, Callable[[], Deadline]], None]
+
 _OURS: Final = 2
 """References to a Work that only its group has: the attribute, and the argument of getrefcount."""
 
@@ -47,8 +49,10 @@ class ShmGroup(RunningGroup):
 
     def allreduce(self, tensor_list: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         """Combine a tensor over all ranks, in place."""
-        if opts is not None and len(tensor_list) == 1 and small.fits(tensor_list[0]) and self._at_once(opts):
-            return self._small_all_reduce(tensor_list, opts)
+        if opts is not None and len(tensor_list) == 1 and small.fits(tensor_list[0]):
+            op = _operator(opts.reduceOp)
+            if self._at_once(opts):
+                return self._short(self._small.all_reduce, tensor_list[0], op, opts, tensor_list)
         return self._reduce(tensor_list, opts or dist.AllreduceOptions(), Kind.all_reduce, -1)
 
     def _at_once(self, opts: Any) -> bool:
@@ -63,19 +67,10 @@ class ShmGroup(RunningGroup):
             self._last.hold(result)
         return self._last
 
-    def _small_all_reduce(self, tensor_list: list[Tensor], opts: Any) -> Work:
+    def _short(self, collective: _Small, tensor: Tensor, how: Any, opts: Any, result: list[Tensor]) -> Work:
+        """Run a small collective, with its operator or addresses, in the turn that is taken, and give that back."""
         try:
-            self._small.all_reduce(tensor_list[0], _operator(opts.reduceOp), lambda: self._deadline(opts))
-        except BaseException as error:
-            self._after(error)
-            raise
-        finally:
-            self._turns.give()
-        return self._done(tensor_list)
-
-    def _small_all_gather(self, source: Tensor, addresses: list[int], opts: Any, result: list[Tensor]) -> Work:
-        try:
-            self._small.all_gather(source, addresses, lambda: self._deadline(opts))
+            collective(tensor, how, lambda: self._deadline(opts))
         except BaseException as error:
             self._after(error)
             raise
@@ -171,7 +166,8 @@ class ShmGroup(RunningGroup):
         alike = output.numel() == size * self._size and output.dtype == source.dtype
         if opts is not None and alike and small.fits(source) and small.plain(output) and self._at_once(opts):
             start, step = output.data_ptr(), source.nbytes
-            return self._small_all_gather(source, [start + r * step for r in range(self._size)], opts, [output])
+            addresses = [start + r * step for r in range(self._size)]
+            return self._short(self._small.all_gather, source, addresses, opts, [output])
         return self.all_gather_single_coalesced([output], [source], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
