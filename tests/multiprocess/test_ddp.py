@@ -9,6 +9,7 @@ import pytest
 
 from tests.multiprocess import ddp_agreement as agreement
 from tests.multiprocess import ddp_kinds as kinds
+from tests.multiprocess import ddp_order as order
 from tests.multiprocess import ddp_training as training
 from tests.ranks import Ranks
 
@@ -188,6 +189,29 @@ def test_stock_arguments(ranks: Ranks) -> None:
 def test_refused_arguments(ranks: Ranks, options: dict[str, Any], words: str) -> None:
     for outcome in ranks.attempt(agreement.refused, options):
         assert words in outcome.text
+
+
+@pytest.mark.parametrize("cap", [None, order.CAP], ids=["one-bucket", "many-buckets"])
+@pytest.mark.parametrize("how", ["another order", "added to", "set to zero", "accumulated", "a part", "input only"])
+def test_a_step_that_few_hooks_do_not_fit(ranks: Ranks, how: str, cap: float | None) -> None:
+    same(ranks, order.surprised, how, cap)
+
+
+def test_a_part_of_the_model_by_mistake_is_named_without_its_hooks(ranks: Ranks) -> None:
+    for outcome in ranks.attempt(order.a_part_by_mistake):
+        assert outcome.error == "BadInput", outcome.trace
+        assert "layers.0.weight (rank 2)" in outcome.text
+
+
+def test_a_late_addition_is_found_without_its_hook(ranks: Ranks) -> None:
+    for outcome in ranks.attempt(order.twice):
+        assert outcome.error == "BadInput", outcome.trace
+        assert "layers.5" in outcome.text
+        assert "twice" in outcome.text
+
+
+def test_a_model_that_changes_for_ever_keeps_its_hooks(ranks: Ranks) -> None:
+    assert ranks.run(order.always_different) == [12] * SIZE
 
 
 def test_exact_bits_depend_on_nothing() -> None:

@@ -117,7 +117,9 @@ def main() -> None:
     here = {"local_rank": rank, "local_size": workers, "node": 0, "nodes": 1, "host": "here", "device": "cpu"}
     world = lockstep.World(rank=rank, size=workers, threads=1, backend="shm", launcher="bench", **here)
     recipe = small_tensors() if plan["model"].startswith("500") else load(plan["model"])
-    steps = {way: make_step(way, recipe, world, groups) for way in plan["ways"]}
+    order = random.Random(plan.get("start", 0))  # noqa: S311 - the same on every rank
+    ways = order.sample(plan["ways"], len(plan["ways"]))  # what is made first lies elsewhere in memory
+    steps = {way: make_step(way, recipe, world, groups) for way in ways}
     if plan.get("memory"):
         for _ in range(MEMORY_STEPS):
             steps[plan["ways"][0]]()

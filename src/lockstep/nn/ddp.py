@@ -165,11 +165,11 @@ class DistributedDataParallel(nn.Module, Joinable):
             self._reducer.disarm()
             return
         self._reducer.arm()  # 3
-        if self.options.static_graph:
-            # A re-entrant checkpoint runs backwards inside this one: its end must not be taken for the end.
+        hook = self._reducer.output_hook
+        if hook is not None:
             for tensor in tensors_in(output):
                 if tensor.requires_grad:
-                    tensor.register_hook(self._reducer.begin)  # type: ignore[no-untyped-call]
+                    tensor.register_hook(hook)  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

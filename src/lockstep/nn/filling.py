@@ -48,6 +48,14 @@ class Filling:
             torch.mul(gradient, self._scale, out=view)
         parameter.grad = view
 
+    def lacks(self) -> bool:
+        """Tell whether a small gradient is not there."""
+        return any(parameter.grad is None for parameter, _ in self._rest)
+
+    def replaced(self) -> bool:
+        """Tell whether a small gradient is no longer the view that it was made."""
+        return any(parameter.grad is not view for parameter, view in self._rest)
+
     def put_small(self) -> None:
         """Take all the small gradients in one call."""
         fresh = [(view, gradient) for parameter, view in self._rest if (gradient := parameter.grad) is not view]

@@ -1,6 +1,6 @@
 """Gradients into buckets during backward, and the mean over the ranks out of them.
 
-    1  a hook per parameter: its gradient is there. A large one is put into its bucket at once
+    1  a hook: a gradient is there, see hooks.py. A large one is put into its bucket at once
     2  the last of a bucket: the small ones are put there together; `.grad` becomes a view of the bucket
     3  buckets are exchanged in their fixed order, each as soon as those before it are on their way
     4  the end of backward: what is missing counts as zero and is flagged; wait for all
@@ -19,6 +19,7 @@ import torch
 
 from lockstep.errors import BadInput
 from lockstep.nn.filling import Filling
+from lockstep.nn.hooks import Hooks
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
     from lockstep.nn.reduction import Reduction
 
 IDLE, ARMED, BEGUN = range(3)
+
+_TWICE = (
+    "{} got its gradient twice in one backward, and the first may be on its way to the other ranks. A re-entrant "
+    "checkpoint does that: use torch.utils.checkpoint(..., use_reentrant=False), or pass static_graph=True, which "
+    "exchanges all gradients after backward"
+)
 
 
 class Reducer:
@@ -51,23 +58,27 @@ class Reducer:
         self._fillings: list[Filling] = []
         self._mode = [IDLE]
         self._fired = [False] * len(parameters)
-        self._left = [len(bucket.slots) for bucket in buckets]
+        self._last = [-1] * len(buckets)
         self._next = 0
+        self._fresh = False
+        self._surprised = False
+        self._versions: list[int] = []
         self._unread: list[int] | None = None
         self.share = 1.0
         """What the mean is multiplied by: more than 1 where only the ranks that still have data count."""
-        self._handles = [
-            parameters[slot.index].register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-            for number, bucket in enumerate(buckets)
-            for position, slot in enumerate(bucket.slots)
-            for hook in [self._hook(number, position)]
-        ]
+        self._left = [0] * len(buckets)
+        self._hooks = Hooks(parameters, buckets, self._hook)
+        self._left[:] = self._hooks.expected
 
     def arm(self) -> None:
         """Have the next backward reduce; one that failed half-way is forgotten."""
         if self._mode[0] == BEGUN:
             self._reduction.forget()
             self._reset()
+        if not self._late:
+            self._fresh = self._hooks.fresh()
+            if self._hooks.few and not self._fresh:
+                self._use_all_hooks()
         self._mode[0] = ARMED
 
     def disarm(self) -> None:
@@ -76,8 +87,16 @@ class Reducer:
 
     def detach(self) -> None:
         """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
+        self._hooks.detach()
+
+    @property
+    def output_hook(self) -> Callable[[Tensor], None] | None:
+        """What the outputs' gradients must call, if the parameters alone do not tell when a backward begins or ends."""
+        return self.begin if self._late else self._look_later if self._hooks.few else None
+
+    def _use_all_hooks(self) -> None:
+        self._hooks.use_all()
+        self._left[:] = self._hooks.expected
 
     def check(self) -> None:
         """Settle what could not be read at the end of the last backward without waiting for the device."""
@@ -97,9 +116,11 @@ class Reducer:
     # -- during backward: called once per parameter, so as little as possible
 
     def _hook(self, number: int, position: int) -> Callable[[Tensor], None]:
-        mode, fired, left = self._mode, self._fired, self._left
+        if self._late:
+            return self.begin
+        mode, fired, left, last = self._mode, self._fired, self._left, self._last
         slot = self._buckets[number].slots[position]
-        index, fillings = slot.index, self._fillings
+        index, small, fillings = slot.index, not slot.large, self._fillings
         begin, again, complete = self.begin, self._again, self._complete
 
         def ready(_: Tensor) -> None:
@@ -111,56 +132,70 @@ class Reducer:
                 again(index)
             fired[index] = True
             left[number] -= 1
+            if small:
+                last[number] = position
             if not left[number]:
                 complete(number)
 
         def ready_large(_: Tensor) -> None:
-            if mode[0] == ARMED:
-                begin()
-            if mode[0] == BEGUN:
-                if not fired[index]:
-                    with torch.no_grad():
-                        fillings[number].put_large(position)  # 1
-                ready(_)
+            begin()
+            if mode[0] == BEGUN and not fired[index]:
+                with torch.no_grad():
+                    fillings[number].put_large(position)  # 1
+            ready(_)
 
-        def ready_late(_: Tensor) -> None:
-            if mode[0] == ARMED:
-                begin()
-
-        return ready_late if self._late else ready_large if slot.large else ready
+        return ready if small else ready_large
 
     def begin(self, _: object = None) -> None:
-        """Note that a backward has begun; more than once does no harm."""
+        """Note that a backward has begun; more than once does no harm.
+
+        With `late`, the outputs call it too: a re-entrant checkpoint runs backwards inside this one, whose end must not
+        be taken for the end.
+        """
         if self._mode[0] == ARMED:
             self._allocate()
             self._mode[0] = BEGUN
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
+    def _look_later(self, _: Tensor) -> None:
+        """Look at the end of a backward whether it brought gradients, though no hook told of any."""
+        torch.autograd.Variable._execution_engine.queue_callback(self._end_untold)
+
+    def _end_untold(self) -> None:
+        if self._mode[0] == ARMED and not self._hooks.fresh():
+            self._allocate()
+            self._mode[0], self._surprised = BEGUN, True
+            self._end()
+
     def _again(self, index: int) -> None:
-        raise BadInput(
-            f"parameter {self._like[index].name} got its gradient twice in one backward, and the first may be on its "
-            "way to the other ranks. A re-entrant checkpoint does that: use torch.utils.checkpoint(..., "
-            "use_reentrant=False), or pass static_graph=True, which exchanges all gradients after backward"
-        )
+        raise BadInput(_TWICE.format(f"parameter {self._like[index].name}"))
 
     def _complete(self, number: int) -> None:
+        left, count = self._left, len(self._buckets)
+        if self._hooks.few and self._fillings[number].lacks():
+            self._surprised = True
+            left[number] = 1  # for the end of backward
+            return
         with torch.no_grad():
             self._fillings[number].put_small()  # 2
-        left, count = self._left, len(self._buckets)
         while self._next < count and not left[self._next]:
-            self._reduction.begin(self._fillings[self._next].wire)  # 3
+            filling = self._fillings[self._next]
+            self._reduction.begin(filling.wire)  # 3
+            self._versions.append(filling.flat._version)
             self._next += 1
 
     # -- after it
 
     def _end(self) -> None:
         try:
+            self._check_sent()
             with torch.no_grad():
                 missed = self._fill()
                 self._reduction.finish()
                 if self.share != 1.0:
                     for filling in self._fillings:
                         filling.flat.mul_(self.share)
+            self._choose_hooks()
         finally:
             self._reset()
         # Where reading a flag would make the host wait for the device, it is read before the next forward.
@@ -168,6 +203,24 @@ class Reducer:
             self._settle(missed)
         else:
             self._unread = missed
+
+    def _check_sent(self) -> None:
+        """Refuse gradients that were added to after their bucket was sent, where no hook has told."""
+        if not self._hooks.few:
+            return
+        for filling, sent, bucket in zip(self._fillings, self._versions, self._buckets, strict=False):
+            if filling.flat._version != sent or filling.replaced():
+                names = [self._like[slot.index].name for slot in bucket.slots]
+                self._use_all_hooks()
+                self._reduction.forget()
+                raise BadInput(_TWICE.format(f"a parameter between {names[-1]} and {names[0]}"))
+
+    def _choose_hooks(self) -> None:
+        """See [Note: few hooks]."""
+        if self._surprised:
+            self._use_all_hooks()
+        elif self._fresh and not self._late and self._next == len(self._buckets):
+            self._hooks.use_few(self._last)
 
     def _fill(self) -> list[int]:
         """Step 4: send what was not complete; return the parameters without a gradient."""
@@ -199,6 +252,7 @@ class Reducer:
             self._fillings += [Filling(bucket, self._parameters, self._like, scale) for bucket in self._buckets]
 
     def _reset(self) -> None:
-        self._mode[0], self._next = IDLE, 0
-        self._left[:] = [len(bucket.slots) for bucket in self._buckets]
+        self._mode[0], self._next, self._surprised = IDLE, 0, False
+        self._left[:] = self._hooks.expected
         self._fired[:] = [False] * len(self._fired)
+        self._versions.clear()
