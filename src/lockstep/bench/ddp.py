@@ -35,8 +35,8 @@ IN_ROUNDS = f"{TREE}, in rounds"
 PAIRS = 2
 """Exact and inexact differ by little: they take turns this much more often."""
 STARTS = 4
-"""How often the ranks are started anew for ways whose ratio has a goal. Where weights and the optimizer's state happen to
-lie in memory makes one way a tenth slower than another for as long as its process lives, and another way the next time."""
+"""How often the ranks are started anew for ways whose ratio has a goal. Where weights and the optimizer's state happen
+to lie in memory makes one way a tenth slower than another while its process lives, and another way the next time."""
 ROUNDS = 3
 """How often two and MANY workers take turns; each turn starts its ranks anew."""
 DROP_IN_GOALS = {"mlp": 1.0, "cifar100": 1.0, "500 small tensors": 1.05}
