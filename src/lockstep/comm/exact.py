@@ -22,9 +22,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.comm.arena import Arena
+from lockstep.comm.combine import arithmetic, quiet
+from lockstep.comm.wire import OPS
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Add, Node, additions, cover, halves
 
+SUM = OPS.index("sum")
 CACHE_BLOCK = 1 << 17
 """Elements added up at a time: the partials of a block stay in the cache until they are used again."""
 
@@ -94,10 +97,13 @@ class Exchange(ABC):
         steps = self._plan if plan is None else plan
         length = parts[0].numel()
         block = CACHE_BLOCK if len(steps) > 1 else max(length, 1)  # one addition uses nothing again
-        for start in range(0, length, block):
-            blocks = [one[start : start + block] for one in parts]
-            for left, right in steps:
-                blocks[left].add_(blocks[right])
+        how = arithmetic(SUM, parts[0].dtype, parts[0].device.type)
+        views = [how.view(one) for one in parts]
+        with quiet():
+            for start in range(0, length, block):
+                blocks = [one[start : start + block] for one in views]
+                for left, right in steps:
+                    how.combine(blocks[left], blocks[right], out=blocks[left])
         return parts[0]
 
 

@@ -61,14 +61,12 @@ class Reducer:
         self._last = [-1] * len(buckets)
         self._next = 0
         self._fresh = False
-        self._surprised = False
         self._versions: list[int] = []
         self._unread: list[int] | None = None
         self.share = 1.0
         """What the mean is multiplied by: more than 1 where only the ranks that still have data count."""
-        self._left = [0] * len(buckets)
+        self._left = [len(bucket.slots) for bucket in buckets]
         self._hooks = Hooks(parameters, buckets, self._hook)
-        self._left[:] = self._hooks.expected
 
     def arm(self) -> None:
         """Have the next backward reduce; one that failed half-way is forgotten."""
@@ -164,7 +162,7 @@ class Reducer:
     def _end_untold(self) -> None:
         if self._mode[0] == ARMED and not self._hooks.fresh():
             self._allocate()
-            self._mode[0], self._surprised = BEGUN, True
+            self._mode[0] = BEGUN
             self._end()
 
     def _again(self, index: int) -> None:
@@ -173,7 +171,6 @@ class Reducer:
     def _complete(self, number: int) -> None:
         left, count = self._left, len(self._buckets)
         if self._hooks.few and self._fillings[number].lacks():
-            self._surprised = True
             left[number] = 1  # for the end of backward
             return
         with torch.no_grad():
@@ -217,9 +214,10 @@ class Reducer:
 
     def _choose_hooks(self) -> None:
         """See [Note: few hooks]."""
-        if self._surprised:
+        complete = self._next == len(self._buckets)
+        if self._hooks.few and not complete:
             self._use_all_hooks()
-        elif self._fresh and not self._late and self._next == len(self._buckets):
+        elif complete and self._fresh and not self._late:
             self._hooks.use_few(self._last)
 
     def _fill(self) -> list[int]:
@@ -252,7 +250,7 @@ class Reducer:
             self._fillings += [Filling(bucket, self._parameters, self._like, scale) for bucket in self._buckets]
 
     def _reset(self) -> None:
-        self._mode[0], self._next, self._surprised = IDLE, 0, False
+        self._mode[0], self._next = IDLE, 0
         self._left[:] = self._hooks.expected
         self._fired[:] = [False] * len(self._fired)
         self._versions.clear()
