@@ -27,7 +27,6 @@ def test_all_sides_from_one_run(tmp_path: Path) -> None:
         assert len(row["start"]) == len(row["handed"]) == 1
         assert 0 < row["handed"][0] < row["start"][0], "the data's part is a part"
         assert set(row["epoch"]) == {"0", "2"}
-        assert bool(row["forked"]) == (row["side"] in (LIST, OURS))
     files = {(row["items"], row["side"]): row["descriptors"] for row in found["rows"]}
     assert files[300, OURS] == files[400, OURS] < 50
     assert files[300, "list of tensors"] > 300

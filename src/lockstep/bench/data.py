@@ -7,7 +7,6 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from typing import Any
 
 import psutil
@@ -25,8 +24,6 @@ from lockstep.train.steps import quartiles
 NOTHING = "next to no data"
 WORKERS = (0, 2)
 SECONDS = 120.0
-FORKED_REPEATS = 5
-"""How often forked ranks are started: they take a fraction of a second."""
 SAMPLER_BYTES = 64
 """What the stock sampler needs for each sample: its permutation, and a Python int in a list."""
 
@@ -58,8 +55,6 @@ class Row:
     side: str
     start: list[float] = field(default_factory=list)
     """Seconds from starting the ranks to the last rank's first batch; importing torch is in it."""
-    forked: list[float] = field(default_factory=list)
-    """The same in ranks forked from a server that has imported torch, which is how lockstep's own spawn starts them."""
     handed: list[float] = field(default_factory=list)
     """Seconds of that for the data alone: pickling it for all ranks, then in the slowest rank unpickling it and
     reading the first batch. No import is in it, nor that ranks wait for each other's."""
@@ -125,12 +120,6 @@ def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found
                 if repeat == 0 or not (side == BIG or here[LIST].why_not or row.why_not):
                     tell(f"{items} items: {side} in {options.ranks} spawned ranks, repeat {repeat + 1}")
                     _start(row, make(side, values), options.ranks, values.nbytes)
-        if not here[LIST].why_not:
-            for repeat in range(FORKED_REPEATS):
-                for side in (LIST, OURS):
-                    tell(f"{items} items: {side} in {options.ranks} forked ranks, repeat {repeat + 1}")
-                    seconds, _, _ = _started(make(side, values), options.ranks, _server())
-                    here[side].forked.append(seconds)
         tell(f"{items} items: epochs")
         rounds = (12 if items == options.items[0] else 4) * options.repeats
         _epochs({side: row for side, row in here.items() if not row.why_not}, values, rounds)
@@ -146,33 +135,7 @@ def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found
 
 
 def _start(row: Row, data: Any, ranks: int, size: int) -> None:
-    try:
-        seconds, handed, told = _started(data, ranks, multiprocessing.get_context("spawn"))
-    except (OSError, RuntimeError, EOFError) as error:
-        row.why_not = (str(error).rpartition(": ")[2] or type(error).__name__) + (
-            f" (limit {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})" if "open files" in str(error) else ""
-        )
-        return
-    row.start.append(seconds)
-    row.handed.append(handed)
-    row.descriptors = max(one["descriptors"] for one in told)
-    row.private, row.shared = (max(one[name] for one in told) for name in ("private", "shared"))
-    row.copies = sum(one["part"] - one["without"] for one in told) / size
-
-
-@cache
-def _server() -> Any:
-    """Return the context of a fork server that has imported what a rank needs."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "lockstep.bench.data_rank"])
-    first = context.Process(target=int)
-    first.start()
-    first.join()
-    return context
-
-
-def _started(data: Any, ranks: int, context: Any) -> tuple[float, float, list[Any]]:
-    """Start ranks on the data; return seconds to the last first batch, those for the data alone, and what they say."""
+    context: Any = multiprocessing.get_context("spawn")
     together = context.Barrier(ranks)
     pipes, processes, stamps = [], [], []
     began = time.time()
@@ -188,15 +151,22 @@ def _started(data: Any, ranks: int, context: Any) -> tuple[float, float, list[An
             pipes.append(mine)
             processes.append(process)
         told = [_receive(pipe) for pipe in pipes]
-    except BaseException:
-        for process in processes:
-            process.kill()
-        raise
+    except (OSError, RuntimeError, EOFError) as error:
+        row.why_not = (str(error).rpartition(": ")[2] or type(error).__name__) + (
+            f" (limit {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})" if "open files" in str(error) else ""
+        )
+        return
     finally:
         for process in processes:
+            if row.why_not:
+                process.kill()
             process.join()
+    row.start.append(max(one["first"] for one in told) - began)
     pickling = sum(last.pickled - first.pickled for first, last in stamps)
-    return max(one["first"] for one in told) - began, pickling + max(one["took"] for one in told), told
+    row.handed.append(pickling + max(one["took"] for one in told))
+    row.descriptors = max(one["descriptors"] for one in told)
+    row.private, row.shared = (max(one[name] for one in told) for name in ("private", "shared"))
+    row.copies = sum(one["part"] - one["without"] for one in told) / size
 
 
 def _receive(pipe: Any) -> Any:
@@ -231,10 +201,9 @@ def _goals(rows: dict[str, Row], idle: Row) -> list[Goal]:
     if not theirs.why_not:
         what = f"{items} items: start, {{}}: Ragged / list of tensors"
         found.append(_goal(what.format("the data's part"), ours.handed, theirs.handed, 0.5))
-        found.append(_goal(what.format("torch imported once for all ranks"), ours.forked, theirs.forked, 0.5))
-        found.append(_goal(what.format("with an import of torch in each rank"), ours.start, theirs.start, 0.5))
+        found.append(_goal(what.format("with the import of torch"), ours.start, theirs.start, 0.5))
         if len(idle.start) == len(theirs.start):
-            least = f"{items} items: start, with an import of torch in each rank: {NOTHING} / list of tensors"
+            least = f"{items} items: start, with the import of torch: {NOTHING} / list of tensors"
             found.append(_goal(least, idle.start, theirs.start, None))
     return [*found, Goal(f"{items} items: memory of all ranks, in copies of the data", ours.copies, 1.1)]
 

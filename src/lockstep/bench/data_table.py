@@ -16,8 +16,8 @@ def tables(found: Found) -> list[Table]:
     measured = Table(title="the same items, three ways", title_justify="left", title_style="bold")
     for heading in ("items", "held as"):
         measured.add_column(heading)
-    headings = ["start", "start, forked", "the data's part", *(f"epoch, {n} workers" for n in WORKERS)]
-    for heading in [*headings, "files", "private", "shared", "copies", "trained by hand", "in Lightning"]:
+    headings = ["start", "the data's part", *(f"epoch, {n} workers" for n in WORKERS), "files", "private", "shared"]
+    for heading in [*headings, "copies", "trained by hand", "in Lightning"]:
         measured.add_column(heading, justify="right")
     for row in found.rows:
         if row.why_not:
@@ -27,7 +27,6 @@ def tables(found: Found) -> list[Table]:
             str(row.items),
             row.side,
             _seconds(row.start),
-            _seconds(row.forked) if row.forked else "",
             _seconds(row.handed, 1000),
             *(_seconds(row.epoch[n], 1000) for n in WORKERS),
             str(row.descriptors),
