@@ -34,7 +34,7 @@ WORKERS = (2, 4)
 IN_ROUNDS = f"{TREE}, in rounds"
 PAIRS = 2
 """Exact and inexact differ by little: they take turns this much more often."""
-STARTS = 4
+STARTS = 5
 """How often the ranks are started anew for ways whose ratio has a goal. Where weights and the optimizer's state happen
 to lie in memory makes one way a tenth slower than another while its process lives, and another way the next time."""
 ROUNDS = 3
