@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lockstep.comm.sync import Deadline
     from lockstep.comm.wire import Call
 
-TABLES_KEPT: Final = 64
+TABLES_KEPT: Final = 16
 """A table has scratch buffers of a slice each, a few hundred KiB."""
 
 
