@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from lockstep.errors import BadInput
 from lockstep.nn import DistributedDataParallel as OurDDP
-from tests.multiprocess.ddp_models import Net, backward, batch, gradient_of, numbers, train
+from tests.multiprocess.ddp_models import Net, backward, batch, gradient_of, hooks, numbers, train
 
 
 def changed(rank: int, size: int, how: str) -> None:
@@ -109,9 +109,8 @@ def copies(rank: int, size: int) -> list[str]:
     other.load_state_dict(torch.load(file, weights_only=True))
     again, whole = OurDDP(model.module), copy.deepcopy(other)
     del model
-    left = sum(len(p._post_accumulate_grad_hooks or {}) for p in again.module.parameters())
-    if left != len(list(again.module.parameters())):
-        wrong.append(f"{left} hooks")
+    if hooks(again) != len(list(again.module.parameters())):
+        wrong.append(f"{hooks(again)} hooks")
     again.zero_grad()
     for wrapper in (again, other, whole, pickle.loads(pickle.dumps(other))):
         train(wrapper, rank, steps=2)

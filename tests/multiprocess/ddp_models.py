@@ -54,6 +54,11 @@ def backward(loss: Tensor) -> None:
     torch.autograd.backward(loss)
 
 
+def hooks(model: nn.Module) -> int:
+    """Return how many hooks wait for the gradients of a model's parameters."""
+    return sum(len(p._post_accumulate_grad_hooks or {}) for p in model.parameters())
+
+
 def gradient_of(parameter: Tensor) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad

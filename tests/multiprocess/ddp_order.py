@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.nn import DistributedDataParallel as OurDDP
-from tests.multiprocess.ddp_models import WIDTH, Numbers, backward, batch, both, numbers
+from tests.multiprocess.ddp_models import WIDTH, Numbers, backward, batch, both, hooks, numbers
 
 CAP = 0.002
 """MiB of a bucket: about three layers."""
@@ -92,10 +92,6 @@ def surprised(rank: int, size: int, how: str, cap: float | None) -> tuple[Number
         return numbers(model)
 
     return both(run)
-
-
-def hooks(model: nn.Module) -> int:
-    return sum(len(p._post_accumulate_grad_hooks or {}) for p in model.parameters())
 
 
 def a_part_by_mistake(rank: int, size: int) -> None:

@@ -14,12 +14,12 @@ import pytest
 from tests.leftovers import SHM, relatives, traces, used
 
 HOLDS = """
-import mmap, pathlib, sys, time
+import mmap, sys
 with open(sys.argv[1], "x+b") as file:
     file.truncate(4096)
     memory = mmap.mmap(file.fileno(), 4096)
 print("mapped", flush=True)
-time.sleep(60)
+sys.stdin.read()  # until the test has ended, however it did
 """
 
 
@@ -28,7 +28,7 @@ def holder() -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Yield the name of a segment and the process that made and maps it."""
     name = f"psm_leftovers_{os.getpid()}"
     command = [sys.executable, "-c", HOLDS, str(SHM / name)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             assert process.stdout.readline() == "mapped\n"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BATCH = 32
-
-
 SAMPLE_SECONDS = 0.15
 """About as long as one sample takes. The way before it leaves the ranks on any cores, three of four on one of two, and
 the system needs some hundredths of a second to spread them again: shorter samples would time that."""

@@ -63,7 +63,7 @@ def all_gather(ex: Exchange, source: Span, outputs: list[Span], call: Call, dead
 def scatter(ex: Exchange, inputs: list[Span], output: Span, call: Call, deadline: Deadline) -> None:
     """Root shows a piece for every rank, each takes its own."""
     address, size = output
-    room = ex.layout.piece(ex.size)
+    room = ex.layout.piece()
     for number, chunk in enumerate(_chunks(size, room)):
         if ex.rank == call.root:
             for rank in ex.others:
@@ -91,7 +91,7 @@ def small_all_reduce(ex: Exchange, tensor: Tensor, call: Call, deadline: Deadlin
 def reduce_scatter(ex: Exchange, inputs: list[Tensor], output: Tensor, call: Call, deadline: Deadline) -> None:
     """Everyone shows a piece for every rank, each combines its own."""
     item = output.element_size()
-    room = ex.layout.piece(ex.size) // item
+    room = ex.layout.piece() // item
     boxes = ex.typed(output.dtype)
     addresses = [t.data_ptr() for t in inputs]
     start = ex.rank * room
@@ -116,7 +116,7 @@ def all_to_all(ex: Exchange, inputs: list[Span], outputs: list[Span], call: Call
     """
     table = struct.Struct(f"<{2 * ex.size}Q")
     head = table.size + -table.size % ALIGN
-    room = ex.layout.piece(ex.size, head)
+    room = ex.layout.piece(head)
     sizes = [size for _, size in inputs] + [size for _, size in outputs]
     table.pack_into(ex.outbox_view(ex.parity), 0, *sizes)
     _show_pieces(ex, inputs, 0, room, head)

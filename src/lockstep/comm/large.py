@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from lockstep.comm import combine, tree
+from lockstep.comm.kept import keep
 from lockstep.comm.layout import ALIGN
 
 if TYPE_CHECKING:
@@ -73,24 +74,24 @@ class LargeReductions:
             return
         how = combine.arithmetic(call.op, tensor.dtype)
         row, keeps = how.view(tensor), call.root in (-1, ex.rank)
-        chunk = ex.layout.piece(ex.size) // item * ex.size
+        chunk = ex.layout.piece() // item * ex.size
         starts = range(0, call.numel, chunk)
         tables = [self._table(tensor.dtype, min(chunk, call.numel - start), how) for start in (starts[0], starts[-1])]
         with combine.quiet():
             for number in range(len(starts) + 1):
                 parity = ex.parity ^ (number > 0)
                 if number < len(starts):
-                    table, start = tables[number == len(starts) - 1], address + starts[number] * item
-                    for to, offset, size in table.shows[parity]:  # 1
-                        memmove(to, start + offset, size)
+                    at = address + starts[number] * item
+                    for to, offset, size in tables[number == len(starts) - 1].shows[parity]:  # 1
+                        memmove(to, at + offset, size)
+                done, start = tables[number == len(starts)], starts[number - 1]  # of the round before
                 if number > 0:
-                    table, start = tables[number == len(starts)], starts[number - 1]
-                    self._combine(table, row[start : start + chunk], how, parity, keeps=keeps)  # 2
+                    self._combine(done, row[start : start + chunk], how, parity, keeps=keeps)  # 2
                 ex.round_after(number, call, deadline)  # 3
                 if number > 0 and keeps:
-                    start = address + start * item
-                    for offset, source, size in table.takes[parity]:  # 4
-                        memmove(start + offset, source, size)
+                    at = address + start * item
+                    for offset, source, size in done.takes[parity]:  # 4
+                        memmove(at + offset, source, size)
         ex.end()
 
     def _combine(self, table: _Table, chunk: Any, how: Arithmetic, parity: int, *, keeps: bool) -> None:
@@ -105,15 +106,11 @@ class LargeReductions:
 
     def _table(self, dtype: torch.dtype, length: int, how: Arithmetic) -> _Table:
         key = (dtype, length, how)
-        if key not in self._tables:
-            if len(self._tables) >= TABLES_KEPT:
-                self._tables.clear()
-            self._tables[key] = self._new_table(dtype, length, how)
-        return self._tables[key]
+        return self._tables.get(key) or keep(self._tables, key, self._new_table(dtype, length, how), TABLES_KEPT)
 
     def _new_table(self, dtype: torch.dtype, length: int, how: Arithmetic) -> _Table:
         ex, item = self._exchange, dtype.itemsize
-        room = ex.layout.piece(ex.size) // item
+        room = ex.layout.piece() // item
         slices = [part_of(length, room, ex.size, r) for r in range(ex.size)]
         own, boxes, address = slices[ex.rank], ex.typed(dtype), ex.outbox
         shown = slice(ex.rank * room, ex.rank * room + len(own))

@@ -48,9 +48,9 @@ class Layout:
         share = min(self.channel_bytes, (64 << 20) // (self.size * self.size)) // CELLS
         return max(PAGE, share // PAGE * PAGE)
 
-    def piece(self, pieces: int, head: int = 0) -> int:
-        """Return how many bytes each of `pieces` parts of an outbox may have, after `head` bytes of something else."""
-        return (self.outbox_bytes - head) // pieces // ALIGN * ALIGN
+    def piece(self, head: int = 0) -> int:
+        """Return how many bytes of an outbox there are for each rank, after `head` bytes of something else."""
+        return (self.outbox_bytes - head) // self.size // ALIGN * ALIGN
 
     @property
     def _notices(self) -> int:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from contextvars import copy_context
 from ctypes import memmove
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lockstep.comm import combine, tree
+from lockstep.comm.kept import keep
 from lockstep.comm.layout import SMALL_BYTES
 from lockstep.comm.wire import OPS, Call, Kind
 
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from lockstep.comm.sync import Deadline
 
 PLANS_KEPT: Final = 256
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 Step = tuple[Any, Any, Any]
 """Left, right, and where to: tensors, or arrays of numpy."""
@@ -100,7 +98,7 @@ class SmallCalls:
         known = self._gathers.get(key)
         if known is None:
             call = Call(Kind.all_gather, source.numel(), source.dtype)
-            known = _keep(self._gathers, key, (call, call.line()))
+            known = keep(self._gathers, key, (call, call.line()), PLANS_KEPT)
         ex, size, address = self._exchange, source.nbytes, source.data_ptr()
         boxes = ex.outbox[ex.rounds.parity]
         memmove(boxes[ex.rank], address, size)
@@ -129,7 +127,7 @@ class SmallCalls:
             address=result.data_ptr(),
             mean=name == "avg" and size > 1,
         )
-        return _keep(self._reductions, (tensor.dtype, tensor.shape, op), plan)
+        return keep(self._reductions, (tensor.dtype, tensor.shape, op), plan, PLANS_KEPT)
 
 
 def _combine(combine: tree.Combine, steps: tuple[Step, ...]) -> None:
@@ -157,10 +155,3 @@ def _by_level(rows: Tensor, result: Tensor) -> list[Step]:
     if len(rows) == 2:
         steps.append((rows[0], rows[1], result))
     return steps
-
-
-def _keep(plans: dict[_Key, _Value], key: _Key, plan: _Value) -> _Value:
-    if len(plans) >= PLANS_KEPT:
-        plans.clear()
-    plans[key] = plan
-    return plan
