@@ -78,7 +78,7 @@ def bench_data(
     training: Annotated[
         bool, typer.Option(help="Time a small training too: by hand, and in Lightning if it is installed.")
     ] = True,
-    repeats: Repeats = 2,
+    repeats: Repeats = 3,
     json: Json = False,
 ) -> None:
     """Hold tensors in memory three ways: one big tensor, a list of tensors, a Ragged."""

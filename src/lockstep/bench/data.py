@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
-import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,16 +16,15 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from lockstep.bench.data_building import building
-from lockstep.bench.data_rank import BATCH, Stamp, epochs, first_epoch
-from lockstep.bench.data_sides import BIG, LIST, OURS, SIDES, Items, make
+from lockstep.bench.data_rank import epochs
+from lockstep.bench.data_sides import BIG, LIST, OURS, SIDES, make
+from lockstep.bench.data_start import SECONDS, SERVER, SPAWN
 from lockstep.bench.data_training import by_hand, in_lightning
 from lockstep.data.loader import Share, batches
 from lockstep.errors import BadInput, RunFailed
 from lockstep.train.steps import quartiles
 
-NOTHING = "next to no data"
 WORKERS = (0, 2)
-SECONDS = 120.0
 SAMPLER_BYTES = 64
 """What the stock sampler needs for each sample: its permutation, and a Python int in a list."""
 
@@ -38,7 +39,7 @@ class Options:
     """Floats per item."""
     ranks: int = 4
     """Processes that hold the data at once."""
-    repeats: int = 2
+    repeats: int = 3
     """How often ranks with the fewest items are started, in turn: there one start varies most. Epochs and
     builds are repeated in proportion, epochs of the fewest items most."""
     sampled: int = 100_000_000
@@ -54,7 +55,9 @@ class Row:
     items: int
     side: str
     start: list[float] = field(default_factory=list)
-    """Seconds from starting the ranks to the last rank's first batch; importing torch is in it."""
+    """Seconds from starting spawned ranks to the last rank's first batch; importing torch is in it."""
+    forked: list[float] = field(default_factory=list)
+    """The same with ranks from a fork server, which is started too and imports torch once."""
     handed: list[float] = field(default_factory=list)
     """Seconds of that for the data alone: pickling it for all ranks, then in the slowest rank unpickling it and
     reading the first batch. No import is in it, nor that ranks wait for each other's."""
@@ -78,11 +81,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Goal:
-    """A ratio that was promised, or one that says what can be."""
+    """A ratio that was promised."""
 
     what: str
     ratio: float
-    most: float | None
+    most: float
     spread: tuple[float, float] | None = None
     """The middle half of the pairs whose median the ratio is."""
 
@@ -111,15 +114,12 @@ def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found
         tell(f"{items} items: building")
         built, copied = building(values, options.repeats)
         goals.append(_goal(f"{items} items: building / a plain copy of the bytes", built, copied, 3.0))
-        idle = Row(items, NOTHING)
         for repeat in range(options.repeats if items == options.items[0] else 1):
-            if items == options.items[0]:
-                tell(f"{items} items: {options.ranks} spawned ranks with next to no data, repeat {repeat + 1}")
-                _start(idle, Items(torch.zeros(BATCH * options.ranks, 1)), options.ranks, values.nbytes)
-            for side, row in here.items():
-                if repeat == 0 or not (side == BIG or here[LIST].why_not or row.why_not):
-                    tell(f"{items} items: {side} in {options.ranks} spawned ranks, repeat {repeat + 1}")
-                    _start(row, make(side, values), options.ranks, values.nbytes)
+            for how in (SPAWN, SERVER):
+                for side, row in here.items():
+                    if not row.why_not and (repeat == 0 or not (side == BIG or here[LIST].why_not)):
+                        tell(f"{items} items: {side} in {options.ranks} ranks by {how}, repeat {repeat + 1}")
+                        _start(row, options, how)
         tell(f"{items} items: epochs")
         rounds = (12 if items == options.items[0] else 4) * options.repeats
         _epochs({side: row for side, row in here.items() if not row.why_not}, values, rounds)
@@ -129,50 +129,34 @@ def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found
                 row.by_hand = by_hand(side, items, options.elements)
                 row.lightning = in_lightning(side, items, options.elements)
         rows += here.values()
-        goals += _goals(here, idle)
+        goals += _goals(here)
     tell("sampling")
     return Found(rows, [*goals, _few_descriptors(rows), _sampling(options.sampled)])
 
 
-def _start(row: Row, data: Any, ranks: int, size: int) -> None:
-    context: Any = multiprocessing.get_context("spawn")
-    together = context.Barrier(ranks)
-    pipes, processes, stamps = [], [], []
-    began = time.time()
+def _start(row: Row, options: Options, how: str) -> None:
+    """Start ranks from a program of its own; see [Note: the program's own import]."""
+    plan = {"side": row.side, "items": row.items, "elements": options.elements, "ranks": options.ranks, "how": how}
+    command = [sys.executable, "-m", "lockstep.bench.data_start", json.dumps(plan)]
     try:
-        for rank in range(ranks):
-            mine, theirs = context.Pipe(duplex=False)
-            around = Stamp(), Stamp()
-            handed = [around[0], data, around[1]]
-            process = context.Process(target=first_epoch, args=(handed, rank, ranks, together, theirs), daemon=True)
-            process.start()
-            stamps.append(around)
-            theirs.close()
-            pipes.append(mine)
-            processes.append(process)
-        told = [_receive(pipe) for pipe in pipes]
-    except (OSError, RuntimeError, EOFError) as error:
-        row.why_not = (str(error).rpartition(": ")[2] or type(error).__name__) + (
-            f" (limit {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})" if "open files" in str(error) else ""
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * SECONDS)
+    except subprocess.TimeoutExpired:
+        row.why_not = f"no end after {2 * SECONDS:.0f} s"
         return
-    finally:
-        for process in processes:
-            if row.why_not:
-                process.kill()
-            process.join()
-    row.start.append(max(one["first"] for one in told) - began)
-    pickling = sum(last.pickled - first.pickled for first, last in stamps)
-    row.handed.append(pickling + max(one["took"] for one in told))
-    row.descriptors = max(one["descriptors"] for one in told)
-    row.private, row.shared = (max(one[name] for one in told) for name in ("private", "shared"))
-    row.copies = sum(one["part"] - one["without"] for one in told) / size
-
-
-def _receive(pipe: Any) -> Any:
-    if not pipe.poll(SECONDS):
-        raise RuntimeError(f"no answer within {SECONDS:.0f} s")
-    return pipe.recv()
+    if done.returncode:
+        raise RunFailed(f"the program that starts ranks with a {row.side} failed:\n{done.stderr.strip()}")
+    found = json.loads(done.stdout)
+    row.why_not = found.get("why_not", "")
+    if row.why_not:
+        return
+    if how == SERVER:
+        row.forked.append(found["start"])
+        return
+    row.start.append(found["start"])
+    row.handed.append(found["handed"])
+    row.descriptors, row.private, row.shared, row.copies = (
+        found[name] for name in ("descriptors", "private", "shared", "copies")
+    )
 
 
 def _epochs(rows: dict[str, Row], values: torch.Tensor, rounds: int) -> None:
@@ -192,7 +176,7 @@ def _epochs(rows: dict[str, Row], values: torch.Tensor, rounds: int) -> None:
         row.epoch = {workers: found[f"{side}/{workers}"] for workers in WORKERS}
 
 
-def _goals(rows: dict[str, Row], idle: Row) -> list[Goal]:
+def _goals(rows: dict[str, Row]) -> list[Goal]:
     ours, theirs, items = rows[OURS], rows[LIST], rows[OURS].items
     found = [
         _goal(f"{items} items: epoch, {n} loader workers: Ragged / one big tensor", ours.epoch[n], big, 1.05)
@@ -200,15 +184,13 @@ def _goals(rows: dict[str, Row], idle: Row) -> list[Goal]:
     ]
     if not theirs.why_not:
         what = f"{items} items: start, {{}}: Ragged / list of tensors"
-        found.append(_goal(what.format("the data's part"), ours.handed, theirs.handed, 0.5))
-        found.append(_goal(what.format("with the import of torch"), ours.start, theirs.start, 0.5))
-        if len(idle.start) == len(theirs.start):
-            least = f"{items} items: start, with the import of torch: {NOTHING} / list of tensors"
-            found.append(_goal(least, idle.start, theirs.start, None))
+        found.append(_goal(what.format("spawned ranks"), ours.start, theirs.start, 0.5))
+        found.append(_goal(what.format("the data's part of it"), ours.handed, theirs.handed, 0.5))
+        found.append(_goal(what.format("ranks from a fork server"), ours.forked, theirs.forked, 0.5))
     return [*found, Goal(f"{items} items: memory of all ranks, in copies of the data", ours.copies, 1.1)]
 
 
-def _goal(what: str, ours: Sequence[float], theirs: Sequence[float], most: float | None) -> Goal:
+def _goal(what: str, ours: Sequence[float], theirs: Sequence[float], most: float) -> Goal:
     """Compare neighbours in time, because a busy minute hurts both sides of a pair, and take the median."""
     low, middle, high = quartiles([a / b for a, b in zip(ours, theirs, strict=True)])
     return Goal(what, middle, most, (low, high))

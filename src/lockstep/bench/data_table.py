@@ -16,7 +16,15 @@ def tables(found: Found) -> list[Table]:
     measured = Table(title="the same items, three ways", title_justify="left", title_style="bold")
     for heading in ("items", "held as"):
         measured.add_column(heading)
-    headings = ["start", "the data's part", *(f"epoch, {n} workers" for n in WORKERS), "files", "private", "shared"]
+    headings = [
+        "start, spawn",
+        "the data's part",
+        "start, server",
+        *(f"epoch, {n} workers" for n in WORKERS),
+        "files",
+        "private",
+        "shared",
+    ]
     for heading in [*headings, "copies", "trained by hand", "in Lightning"]:
         measured.add_column(heading, justify="right")
     for row in found.rows:
@@ -28,6 +36,7 @@ def tables(found: Found) -> list[Table]:
             row.side,
             _seconds(row.start),
             _seconds(row.handed, 1000),
+            _seconds(row.forked),
             *(_seconds(row.epoch[n], 1000) for n in WORKERS),
             str(row.descriptors),
             f"{row.private / 2**20:.0f} MiB",
@@ -41,9 +50,7 @@ def tables(found: Found) -> list[Table]:
         goals.add_column(heading, justify="right")
     for goal in found.goals:
         spread = "" if goal.spread is None else f"{goal.spread[0]:.3g} to {goal.spread[1]:.3g}"
-        goals.add_row(
-            escape(goal.what), f"{goal.ratio:.4g}", spread, "" if goal.most is None else f"at most {goal.most:g}"
-        )
+        goals.add_row(escape(goal.what), f"{goal.ratio:.4g}", spread, f"at most {goal.most:g}")
     return [measured, goals]
 
 
