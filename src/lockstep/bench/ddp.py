@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json as jsonlib
+import statistics
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from lockstep.bench.ranks import run_ranks
@@ -13,12 +14,12 @@ from lockstep.train.steps import quartiles
 if TYPE_CHECKING:
     from rich.table import Table
 
-BASE = "torch DDP, gloo"
+BASE, DROP_IN = "torch DDP, gloo", "drop-in, gloo"
 WAYS = (
     "no communication",
     BASE,
     "torch DDP, shm",
-    "drop-in, gloo",
+    DROP_IN,
     "drop-in, shm",
     "lockstep ddp",
 )
@@ -27,16 +28,19 @@ MANY = 8
 TREE, IN_TURN = f"lockstep ddp, {MANY} lanes", f"lockstep ddp, {MANY} lanes, inexact"
 MORE = ("drop-in exact, gloo",)
 """Measured where time matters least: with two workers."""
-WEIGHED = ("no communication", BASE, "torch DDP, shm", "drop-in, gloo", "lockstep ddp")
+WEIGHED = ("no communication", BASE, "torch DDP, shm", DROP_IN, "lockstep ddp")
 """Whose memory is taken."""
 MODELS = ("mlp", "cifar100", "500 small tensors")
 WORKERS = (2, 4)
+PAIRS = ((BASE, DROP_IN), (IN_TURN, TREE))
+"""Close together: each pair has processes of its own, in which no third way takes room in the caches."""
 IN_ROUNDS = f"{TREE}, in rounds"
-PAIRS = 2
-"""Exact and inexact differ by little: they take turns this much more often."""
-STARTS = 5
+STARTS = 3
 """How often the ranks are started anew for ways whose ratio has a goal. Where weights and the optimizer's state happen
-to lie in memory makes one way a tenth slower than another while its process lives, and another way the next time."""
+to lie in memory makes one way a tenth slower than another while its process lives, and another way the next time. So
+a ratio is taken in each start, and the middle one counts."""
+PAIR_STARTS, PAIR_TURNS = 7, 3
+"""Pairs are started more often, and take so many times more turns in all."""
 ROUNDS = 3
 """How often two and MANY workers take turns; each turn starts its ranks anew."""
 DROP_IN_GOALS = {"mlp": 1.0, "cifar100": 1.0, "500 small tensors": 1.05}
@@ -53,9 +57,11 @@ class Row:
     workers: int
     """How many workers, all on this machine."""
     way: str
-    """One of WAYS."""
+    """One of WAYS, or what else is measured."""
     samples: tuple[float, ...]
     """Seconds of a step on the slowest rank, in the order of the repeats."""
+    starts: int = 1
+    """In how many starts, each with as many samples."""
     memory: int | None = None
     """Bytes of all ranks together above what they had after their imports (PSS), after a few steps."""
 
@@ -63,6 +69,12 @@ class Row:
     def seconds(self) -> float:
         """The median."""
         return quartiles(self.samples)[1]
+
+    @property
+    def medians(self) -> list[float]:
+        """The median of each start."""
+        each = len(self.samples) // self.starts
+        return [statistics.median(self.samples[at : at + each]) for at in range(0, len(self.samples), each)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +84,16 @@ class Goal:
     what: str
     """Which ratio."""
     ratio: float
-    """What was found: the quotient of the medians."""
+    """What was found: the quotient of the medians, in the middle one of all starts."""
     goal: float
     """What it should be at most."""
+    spread: tuple[float, float] | None = None
+    """The lowest and the highest of all starts."""
+
+
+def in_pair(way: str) -> str:
+    """Return how the row of a way is called that was measured in a pair."""
+    return f"{way}, in a pair"
 
 
 def run(workers: list[int], models: list[str], repeats: int) -> list[Row]:
@@ -85,37 +104,45 @@ def run(workers: list[int], models: list[str], repeats: int) -> list[Row]:
     rows = []
     for count in workers:
         for model in models:
-            ways = [*WAYS, *MORE] if count == min(workers) else list(WAYS)
-            samples = _time(model, count, ways, repeats, STARTS if count == min(workers) else 1)
-            for way in ways:
+            few = count == min(workers)
+            ways = [*WAYS, *MORE] if few else list(WAYS)
+            timed = _time(model, count, ways, repeats, STARTS if few else 1)
+            for way, row in timed.items():
                 plan = {"model": model, "repeats": 1, "ways": [way], "memory": True}
-                weighed = count == min(workers) and way in WEIGHED
+                weighed = few and way in WEIGHED
                 memory = run_ranks("lockstep.bench.ddp_rank", count, plan)["memory"] if weighed else None
-                rows.append(Row(model=model, workers=count, way=way, samples=samples[way], memory=memory))
+                rows.append(replace(row, memory=memory))
     return rows
 
 
-def run_lanes(few: int, models: list[str], repeats: int) -> list[Row]:
-    """Time `few` workers on MANY lanes, exact and inexact in turn; then `few` and MANY workers in turn."""
+def run_pairs(few: int, models: list[str], repeats: int) -> list[Row]:
+    """Time PAIRS on `few` workers; then `few` and MANY workers in turn, on the same lanes."""
     rows = []
     for model in models:
-        samples_by_way = _time(model, few, [TREE, IN_TURN], PAIRS * repeats, STARTS)
-        rows += [Row(model=model, workers=few, way=way, samples=samples) for way, samples in samples_by_way.items()]
+        for pair in PAIRS:
+            timed = _time(model, few, list(pair), PAIR_TURNS * repeats, PAIR_STARTS)
+            rows += [replace(row, way=in_pair(way)) for way, row in timed.items()]
         found: dict[int, list[float]] = {few: [], MANY: []}
         for _ in range(ROUNDS):
             for count, samples in found.items():
-                samples.extend(_time(model, count, [TREE], -(-repeats // ROUNDS))[TREE])
-        rows += [Row(model=model, workers=n, way=IN_ROUNDS, samples=tuple(samples)) for n, samples in found.items()]
+                samples += _time(model, count, [TREE], -(-repeats // ROUNDS))[TREE].samples
+        rows += [
+            Row(model=model, workers=count, way=IN_ROUNDS, samples=tuple(samples), starts=ROUNDS)
+            for count, samples in found.items()
+        ]
     return rows
 
 
-def _time(model: str, workers: int, ways: list[str], repeats: int, starts: int = 1) -> dict[str, tuple[float, ...]]:
+def _time(model: str, workers: int, ways: list[str], repeats: int, starts: int = 1) -> dict[str, Row]:
     samples: dict[str, list[float]] = {way: [] for way in ways}
     for start in range(starts):
         plan = {"model": model, "repeats": -(-repeats // starts), "ways": ways, "start": start}
         for way, seconds in run_ranks("lockstep.bench.ddp_rank", workers, plan)["seconds"].items():
             samples[way] += seconds
-    return {way: tuple(seconds) for way, seconds in samples.items()}
+    return {
+        way: Row(model=model, workers=workers, way=way, samples=tuple(seconds), starts=starts)
+        for way, seconds in samples.items()
+    }
 
 
 def goals(rows: list[Row]) -> list[Goal]:
@@ -125,19 +152,21 @@ def goals(rows: list[Row]) -> list[Goal]:
 
     def add(what: str, over: Row | None, under: Row | None, goal: float) -> None:
         if over is not None and under is not None:
-            found.append(Goal(what=what, ratio=over.seconds / under.seconds, goal=goal))
+            each = sorted(mine / theirs for mine, theirs in zip(over.medians, under.medians, strict=True))
+            spread = (each[0], each[-1])
+            found.append(Goal(what=what, ratio=statistics.median(each), goal=goal, spread=spread))
 
     for model in MODELS:
-        gloo = known.get((model, 2, BASE))
-        ours, drop_in = known.get((model, 2, "lockstep ddp")), known.get((model, 2, "drop-in, gloo"))
+        gloo, ours = (known.get((model, 2, way)) for way in (BASE, "lockstep ddp"))
         add(f"{model}: strategy ddp / torch DDP on gloo", ours, gloo, STRATEGY_GOALS[model])
+        gloo, drop_in = (known.get((model, 2, in_pair(way))) for way in (BASE, DROP_IN))
         add(f"{model}: drop-in / torch DDP, both on gloo", drop_in, gloo, DROP_IN_GOALS[model])
-        tree, in_turn = known.get((model, 2, TREE)), known.get((model, 2, IN_TURN))
+        tree, in_turn = (known.get((model, 2, in_pair(way))) for way in (TREE, IN_TURN))
         add(f"{model}: strategy ddp, exact / inexact, 4 lanes a worker, in the arena", tree, in_turn, EXACT_GOAL)
-        many, few = known.get((model, MANY, IN_ROUNDS)), known.get((model, 2, IN_ROUNDS))
+        many, few = (known.get((model, workers, IN_ROUNDS)) for workers in (MANY, 2))
         add(f"{model}: strategy ddp on {MANY} workers / on 2, same batch and lanes", many, few, MANY_GOAL)
-    ours, alone = known.get(("mlp", 2, "lockstep ddp")), known.get(("mlp", 2, "no communication"))
-    add("mlp: strategy ddp / no communication", ours, alone, ALONE_GOAL)
+    ours, local = (known.get(("mlp", 2, way)) for way in ("lockstep ddp", "no communication"))
+    add("mlp: strategy ddp / no communication", ours, local, ALONE_GOAL)
     memory = {(row.model, row.way): row.memory for row in rows if row.memory}
     if ("mlp", BASE) in memory and ("mlp", "lockstep ddp") in memory:
         ratio = memory["mlp", "lockstep ddp"] / memory["mlp", BASE]
@@ -176,16 +205,17 @@ def goal_table(found: list[Goal]) -> Table:
     from rich.table import Table
 
     made = Table(title="the figures that have a goal", title_justify="left")
-    for heading in ("what", "ratio", "at most"):
+    for heading in ("what", "ratio", "of single starts", "at most"):
         made.add_column(heading, justify="left" if heading == "what" else "right")
     for one in found:
-        made.add_row(one.what, f"{one.ratio:.2f}", f"{one.goal:.2f}")
+        spread = "" if one.spread is None else f"{one.spread[0]:.2f} to {one.spread[1]:.2f}"
+        made.add_row(one.what, f"{one.ratio:.2f}", spread, f"{one.goal:.2f}")
     return made
 
 
 def main(*, json: bool, repeats: int) -> None:
     """Run all of it and print the tables, or JSON."""
-    rows = run(list(WORKERS), list(MODELS), repeats) + run_lanes(min(WORKERS), list(MODELS), repeats)
+    rows = run(list(WORKERS), list(MODELS), repeats) + run_pairs(min(WORKERS), list(MODELS), repeats)
     if json:
         found = {
             "rows": [{**asdict(row), "seconds": row.seconds} for row in rows],
