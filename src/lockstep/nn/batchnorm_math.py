@@ -6,6 +6,9 @@ sums. Vectors are written in place, so that a step allocates nothing but its res
 [Note: arrays] Operators of torch cost microseconds each however short the vector is, and several times that after a
 wait has let other processes at the caches. So vectors on the CPU are also seen as NumPy arrays of the same memory,
 and arithmetic between vectors goes through `xp`: numpy there, torch on other devices, in words that both know.
+
+[Note: few ways] For the same reason a step uses as few different operators of torch as it can: after a wait the first
+call of each takes ten times as long as the next, because its code is not in the caches.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ _sums = torch.ops.aten.native_batch_norm_backward.default
 _statistics = torch.batch_norm_update_stats
 
 SUMS_ONLY = [False, True, True]
+DEVIATIONS = 16.0
+"""A mean is near 0 within so many deviations: what is rounded then stays below a millionth."""
 Vector = Any
 """An array on the CPU, a tensor elsewhere."""
 
@@ -83,13 +88,12 @@ def centred_statistics(xp: Any, centred: Tensor, shift: Vector, unit: Unit, pair
     xp.add(mean, shift, out=mean)
 
 
-def statistics(x: Tensor, like: Tensor, pair: Vector) -> None:
-    """Write mean and variance of x, two passes in double precision; `like` is any vector of the pair's precision."""
+def statistics(x: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of x, two passes in double precision; `like` is any vector of their precision."""
     # Beside values of half precision the kernel answers in the precision of the running statistics it is given.
     running = None if x.dtype == like.dtype else like.clone()
     mean, variance = _statistics(x, running, running, 0.0)
-    pair[0][:] = vector_of(mean)
-    pair[1][:] = vector_of(variance)
+    return mean, variance
 
 
 def merge(xp: Any, counts: Sequence[int], pairs: Sequence[Vector], out: Vector, scratch: Sequence[Vector]) -> int:
@@ -98,22 +102,26 @@ def merge(xp: Any, counts: Sequence[int], pairs: Sequence[Vector], out: Vector, 
     A variance here is M2 / count. `scratch` is two pairs. Parts of no samples are passed over: their vectors may hold
     anything. Returns the number of samples; if it is 0, nothing is written.
     """
-    parts = [part for part, count in enumerate(counts) if count > 0]
-    if not parts:
-        return 0
-    total, so_far = counts[parts[0]], pairs[parts[0]]
+    total, so_far = 0, None
     apart, step = scratch
-    for part in parts[1:]:
-        share = counts[part] / (total + counts[part])
-        xp.subtract(pairs[part], so_far, out=apart)
+    for count, pair in zip(counts, pairs, strict=True):
+        if count <= 0:
+            continue
+        total += count
+        if so_far is None:
+            so_far = pair
+            continue
+        share = count / total
+        xp.subtract(pair, so_far, out=apart)
         xp.multiply(apart, share, out=step)
         xp.add(so_far, step, out=out)
         # the means' distance adds share * (1 - share) * distance^2 to the variance
-        xp.multiply(apart[0], step[0], out=apart[0])
-        xp.multiply(apart[0], 1.0 - share, out=apart[0])
-        xp.add(out[1], apart[0], out=out[1])
-        total, so_far = total + counts[part], out
-    if so_far is not out:
+        further, variance = step[0], out[1]
+        xp.multiply(further, apart[0], out=further)
+        xp.multiply(further, 1.0 - share, out=further)
+        xp.add(variance, further, out=variance)
+        so_far = out
+    if so_far is not None and so_far is not out:
         out[:] = so_far
     return total
 
@@ -126,9 +134,35 @@ def add_up(xp: Any, pairs: Sequence[Vector]) -> Vector:
     return total
 
 
+def factors(xp: Any, variance: Vector, eps: float, weight: Vector | None, out: tuple[Vector, Vector]) -> None:
+    """Write 1 / deviation, and weight / deviation."""
+    inverse, scale = out
+    xp.add(variance, eps, out=inverse)
+    xp.sqrt(inverse, out=inverse)
+    xp.reciprocal(inverse, out=inverse)
+    if weight is None:
+        scale[:] = inverse
+    else:
+        xp.multiply(inverse, weight, out=scale)
+
+
+def offset(xp: Any, mean: Vector, scale: Vector, bias: Vector | None, out: Vector) -> None:
+    """Write what is to be added to scale * x so that it is (x - mean) * scale + bias."""
+    xp.multiply(mean, scale, out=out)
+    if bias is None:
+        xp.negative(out, out=out)
+    else:
+        xp.subtract(bias, out, out=out)
+
+
 def normalise(x: Tensor, weight: Tensor | None, bias: Tensor | None, merged: Merged) -> Tensor:
-    """Return (x - mean) / sqrt(variance + eps) * weight + bias."""
+    """Return (x - mean) / sqrt(variance + eps) * weight + bias in the precision of x."""
     return _normalise(x, weight, bias, merged.mean, merged.variance, False, 0.0, merged.eps)[0]
+
+
+def line(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+    """Return x * scale + offset."""
+    return torch.addcmul(broadcast(offset, x), x, broadcast(scale, x))
 
 
 def normalise_in_place(
@@ -147,21 +181,24 @@ def gradient_sums(grad: Tensor, x: Tensor, weight: Tensor | None, merged: Merged
     return plain, with_x
 
 
-def coefficients(xp: Any, weight: Tensor | None, merged: Merged, sums: Vector, out: Sequence[Vector]) -> None:
-    """Write scale, slope and offset of `input_gradient`; `sums` are those of `gradient_sums` over all samples.
+def coefficients(xp: Any, inverse: Vector, scale: Vector, samples: int, sums: Vector, out: Sequence[Vector]) -> None:
+    """Write slope and offset of `input_gradient`; `sums` are those of `gradient_sums` over all samples.
 
-    scale = weight / deviation,  slope = -scale * sums[1] / deviation / samples,  offset = -scale * sums[0] / samples
+    slope = -scale * sums[1] / deviation / samples,  offset = -scale * sums[0] / samples
     """
-    scale, slope, offset = out
-    xp.add(vector_of(merged.variance), merged.eps, out=scale)
-    xp.sqrt(scale, out=scale)
-    xp.reciprocal(scale, out=scale)
-    xp.multiply(scale, sums[1], out=slope)
-    if weight is not None:
-        xp.multiply(scale, vector_of(weight), out=scale)
-    xp.multiply(scale, -1.0 / merged.samples, out=offset)
+    slope, offset = out
+    xp.multiply(scale, -1.0 / samples, out=offset)
+    xp.multiply(inverse, sums[1], out=slope)
     xp.multiply(slope, offset, out=slope)
     xp.multiply(offset, sums[0], out=offset)
+
+
+def near(xp: Any, mean: Vector, inverse: Vector, scratch: Vector) -> bool:
+    """Say whether every mean is within some deviations of 0, so that it may be taken off after a product is rounded."""
+    if xp is torch:
+        return False  # the device would have to be waited for
+    xp.multiply(mean, inverse, out=scratch)
+    return bool(xp.dot(scratch, scratch) < DEVIATIONS**2)
 
 
 def input_gradient(grad: Tensor, x: Tensor, mean: Tensor, factors: Sequence[Tensor], unit: Unit) -> Tensor:
@@ -180,9 +217,19 @@ def input_gradient(grad: Tensor, x: Tensor, mean: Tensor, factors: Sequence[Tens
     else:
         result = torch.sub(x, broadcast(mean, x))  # 1
         torch.addcmul(broadcast(offset, x), result, broadcast(slope, x), out=result)  # 2
-    result.addcmul_(grad, broadcast(scale, x))  # 3
+    return _with_gradient(result, grad, scale)  # 3
+
+
+def near_input_gradient(grad: Tensor, x: Tensor, factors: Sequence[Tensor]) -> Tensor:
+    """Do the same with an offset from which mean * slope is taken off already."""
+    scale, slope, offset = factors
+    return _with_gradient(line(x, slope, offset), grad, scale)
+
+
+def _with_gradient(result: Tensor, grad: Tensor, scale: Tensor) -> Tensor:
+    result.addcmul_(grad, broadcast(scale, grad))
     # Beside half precision the vectors made the result single, at the price of a temporary of that size.
-    return result if result.dtype == x.dtype else result.to(x.dtype)
+    return result if result.dtype == grad.dtype else result.to(grad.dtype)
 
 
 def broadcast(vector: Tensor, x: Tensor) -> Tensor:

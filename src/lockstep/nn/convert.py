@@ -54,7 +54,7 @@ def revert(model: nn.Module) -> nn.Module:
                 "or 3d should take its place: replace this layer by hand"
             )
         plain = layer.local.__new__(layer.local)
-        own = ("group", "local", "silent", "_agreed", "_rows", "_pool")
+        own = ("group", "local", "silent", "seen", "_agreed", "_rows", "_pool")
         plain.__dict__ = {key: value for key, value in layer.__dict__.items() if key not in own}
         return plain
 

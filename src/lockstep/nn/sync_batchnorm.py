@@ -25,7 +25,7 @@ from lockstep.errors import BadInput
 from lockstep.nn import batchnorm_math as run
 from lockstep.nn.convert import convert, revert
 from lockstep.nn.rows import Rows
-from lockstep.nn.workspace import EVALUATING, Lease, Workspace
+from lockstep.nn.workspace import EVALUATING, Lease, Seen, Workspace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,14 +68,15 @@ class SyncBatchNorm(_BatchNorm):
         self._agreed = False
         self._rows: Rows | None = None
         self._pool: list[Workspace] = []
+        self.seen = Seen()
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - BatchNorm's name
         """Normalise; in training mode by the statistics of all ranks."""
         group = self.group or dist.GroupMember.WORLD
-        if group is None or group.size() == 1:
-            return super().forward(input)
         rows = self._rows
         if rows is None or rows.group is not group:
+            if group is None or group.size() == 1:
+                return super().forward(input)
             rows = self._rows = Rows(group)
         self._check_input_dim(input)
         if not self.training:
@@ -99,16 +100,28 @@ class SyncBatchNorm(_BatchNorm):
                 return Lease(space, self._pool)
         return Lease(Workspace(self.num_features, key[1:3], rows), self._pool)
 
-    def track(self, mean: Tensor, variance: Tensor) -> None:
+    def track(self, space: Workspace, samples: int) -> None:
         """Update the running statistics as BatchNorm does: with the variance of a sample, not of a population."""
-        running_mean, running_var, batches = self.running_mean, self.running_var, self.num_batches_tracked
-        if running_mean is None or running_var is None or batches is None:
+        buffers = self._buffers
+        mean, variance, batches = buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
+        if mean is None or variance is None or batches is None:
             return
-        batches.add_(1)
-        factor = 1.0 / float(batches) if self.momentum is None else self.momentum
-        if running_mean.dtype != mean.dtype:
-            mean, variance = mean.to(running_mean.dtype), variance.to(running_var.dtype)
-        torch._foreach_lerp_((running_mean, running_var), (mean, variance), factor)
+        xp = space.xp
+        count = self.seen.vector("batches", batches)
+        count[()] += 1
+        factor = 1.0 / float(count) if self.momentum is None else self.momentum
+        news = space.scratch[:2]
+        xp.multiply(space.merged[0], factor, out=news[0])
+        xp.multiply(space.merged[1], factor * samples / (samples - 1), out=news[1])
+        if mean.dtype.itemsize >= 4:
+            for name, running, new in zip(("mean", "variance"), (mean, variance), news, strict=True):
+                vector = self.seen.vector(name, running)
+                xp.multiply(vector, 1.0 - factor, out=vector)
+                xp.add(vector, new, out=vector)
+            torch._C._increment_version((mean, variance, batches))  # autograd has not seen that they changed
+        else:
+            for running, new in zip((mean, variance), space.scratch_[:2], strict=True):
+                running.mul_(1.0 - factor).add_(new.to(running.dtype))
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 - BatchNorm's name
         if input.dim() < 2:
@@ -150,7 +163,13 @@ class SyncBatchNorm(_BatchNorm):
         return f"SyncBatchNorm({self.num_features})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_rows": None, "_pool": [], "_agreed": False}  # those belong to this process
+        return {
+            **self.__dict__,
+            "_rows": None,
+            "_pool": [],
+            "seen": Seen(),
+            "_agreed": False,
+        }  # those belong to this process
 
 
 # [Note: one rank in evaluation mode] The ranks that train wait for every rank's row. A rank that is in evaluation
@@ -161,9 +180,9 @@ class SyncBatchNorm(_BatchNorm):
 # because there one rank may well evaluate alone.
 
 
-def _as(vector: Tensor | None, like: Tensor) -> Tensor | None:
-    """Return a vector in the precision of another."""
-    return vector if vector is None or vector.dtype == like.dtype else vector.to(like.dtype)
+def _as(vector: Tensor | None, like: Tensor | None) -> Tensor | None:
+    """Return a vector in the precision of another, if both are there."""
+    return vector if vector is None or like is None or vector.dtype == like.dtype else vector.to(like.dtype)
 
 
 def _global(rows: Rows, rank: int) -> int:
@@ -177,41 +196,10 @@ class _Normalise(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: SyncBatchNorm, rows: Rows
     ) -> Tensor:
-        lease = layer.borrow(x, rows)
-        space, xp = lease.space, lease.space.xp
-        own = x.numel() // layer.num_features
-        shift, left = space.unit.zero, space.scratch_[0]
-        centred = None
-        if own and run.by_planes(x):
-            shift = torch.empty_like(left)
-            centred = run.centre(x, shift, space.unit)
-        if own and not layer.silent:  # 1
-            if centred is not None:
-                run.centred_statistics(xp, centred, run.vector_of(shift), space.unit, space.own)
-            else:
-                run.statistics(x, left, space.own)
-        space.count[0] = 0 if layer.silent else own
-        rows.exchange(space.row_, space.whole_)  # 2
-        counts = space.counts.tolist()
-        if EVALUATING in counts:
-            layer.check_modes(counts, rows)
+        ctx.lease, ctx.rows, ctx.silent = layer.borrow(x, rows), rows, layer.silent
         ctx.save_for_backward(x, weight)
-        ctx.merged = None
-        samples = run.merge(xp, counts, space.pairs, space.merged, space.scratch_pairs)  # 3
-        if samples == 0:  # all ranks are empty, or run fillers whose output nobody uses
-            return run.normalise(x, None, None, run.Merged(*space.unit, layer.eps, 0))
-        if samples == 1:
-            raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
-        merged = run.Merged(space.mean_, space.variance_, layer.eps, samples)
-        xp.multiply(space.merged[1], samples / (samples - 1), out=space.scratch[0])
-        layer.track(merged.mean, space.scratch_[0])
-        ctx.lease, ctx.rows, ctx.merged, ctx.silent = lease, rows, merged, layer.silent
-        if own == 0:
-            return torch.empty_like(x)
-        weight, bias = _as(weight, merged.mean), _as(bias, merged.mean)
-        if centred is None:
-            return run.normalise(x, weight, bias, merged)  # 4
-        return run.normalise_in_place(centred, weight, bias, torch.sub(merged.mean, shift, out=left), merged)
+        output: Tensor = ctx.lease.space.quiet.run(_forward, ctx, x, weight, bias, layer)
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -219,33 +207,76 @@ class _Normalise(torch.autograd.Function):
             raise RuntimeError(
                 "SyncBatchNorm has no second derivative: leave out create_graph=True, or use BatchNorm for this layer"
             )
-        x, weight = ctx.saved_tensors
-        if ctx.merged is None:
-            nothing = torch.zeros_like(weight) if weight is not None else None  # nobody had samples
-            return torch.zeros_like(x), nothing, nothing, None, None
-        space, merged = ctx.lease.space, ctx.merged
-        counted = x.numel() > 0 and not ctx.silent
-        of_input, of_weight, of_bias = ctx.needs_input_grad[:3]
-        scale = _as(weight, merged.mean)
-        if counted:  # 5
-            plain, with_x = run.gradient_sums(grad, x, scale, merged)
+        gradients: tuple[Tensor | None, ...] = ctx.lease.space.quiet.run(_backward, ctx, grad, *ctx.saved_tensors)
+        return *gradients, None, None
+
+
+def _forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: SyncBatchNorm) -> Tensor:
+    space: Workspace = ctx.lease.space
+    own = x.numel() // layer.num_features
+    xp, shift, left = space.xp, space.unit.zero, space.scratch_[0]
+    centred = None
+    if own and run.by_planes(x):
+        shift = torch.empty_like(left)
+        centred = run.centre(x, shift, space.unit)
+    if own and not ctx.silent:  # 1
+        if centred is not None:
+            run.centred_statistics(xp, centred, run.vector_of(shift), space.unit, space.own)
         else:
-            plain, with_x = torch.zeros_like(merged.mean), torch.zeros_like(merged.mean)
-        grad_input = None
-        if of_input:
-            space.own[0][:] = run.vector_of(plain)
-            space.own[1][:] = run.vector_of(with_x)
-            ctx.rows.exchange(space.row_, space.whole_)  # 6
-            sums = run.add_up(space.xp, space.pairs)  # 7
-            if counted:
-                run.coefficients(space.xp, scale, merged, sums, space.scratch[:3])
-                grad_input = run.input_gradient(grad, x, merged.mean, space.scratch_[:3], space.unit)
-            else:
-                grad_input = torch.zeros_like(x)
-        return (
-            grad_input,
-            _as(with_x, weight) if of_weight else None,
-            _as(plain, weight) if of_bias else None,
-            None,
-            None,
-        )
+            space.put(*run.statistics(x, left))
+    space.count[0] = 0 if ctx.silent else own
+    ctx.rows.exchange(space.row_, space.whole_)  # 2
+    counts = space.counts.tolist()
+    if EVALUATING in counts:
+        layer.check_modes(counts, ctx.rows)
+    ctx.merged = None
+    samples = run.merge(xp, counts, space.pairs, space.merged, space.scratch_pairs)  # 3
+    if samples == 0:  # all ranks are empty, or run fillers whose output nobody uses
+        return run.normalise(x, None, None, run.Merged(*space.unit, layer.eps, 0))
+    if samples == 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
+    ctx.merged = merged = run.Merged(space.mean_, space.variance_, layer.eps, samples)
+    layer.track(space, samples)
+    if own == 0:
+        return torch.empty_like(x)
+    weight, bias = _as(weight, merged.mean), _as(bias, merged.mean)  # 4
+    factor = None if weight is None else layer.seen.vector("weight", weight)
+    run.factors(xp, space.merged[1], layer.eps, factor, (space.inverse, space.scale))
+    if centred is not None:
+        return run.normalise_in_place(centred, weight, bias, torch.sub(merged.mean, shift, out=left), merged)
+    if x.dtype != merged.mean.dtype:
+        return run.normalise(x, weight, bias, merged)
+    added = None if bias is None else layer.seen.vector("bias", bias)
+    run.offset(xp, space.merged[0], space.scale, added, out=space.scratch[0])
+    return run.line(x, space.scale_, left)
+
+
+def _backward(ctx: Any, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor | None, ...]:
+    space, merged = ctx.lease.space, ctx.merged
+    if merged is None:
+        nothing = torch.zeros_like(weight) if weight is not None else None  # nobody had samples
+        return torch.zeros_like(x), nothing, nothing
+    counted = x.numel() > 0 and not ctx.silent
+    of_input, of_weight, of_bias = ctx.needs_input_grad[:3]
+    if counted:  # 5
+        plain, with_x = run.gradient_sums(grad, x, _as(weight, merged.mean), merged)
+    else:
+        plain, with_x = torch.zeros_like(merged.mean), torch.zeros_like(merged.mean)
+    grad_input = None
+    if of_input:
+        space.put(plain, with_x)
+        ctx.rows.exchange(space.row_, space.whole_)  # 6
+        sums = run.add_up(space.xp, space.pairs)  # 7
+        grad_input = _input_gradient(grad, x, space, sums, merged) if counted else torch.zeros_like(x)
+    return grad_input, _as(with_x, weight) if of_weight else None, _as(plain, weight) if of_bias else None
+
+
+def _input_gradient(grad: Tensor, x: Tensor, space: Workspace, sums: Any, merged: run.Merged) -> Tensor:
+    """Do the rest of step 7, in two passes over x where that is as exact as in three."""
+    xp, mean, (slope, offset, spare) = space.xp, space.merged[0], space.scratch[:3]
+    slope_, offset_, spare_ = space.scratch_[:3]
+    run.coefficients(xp, space.inverse, space.scale, merged.samples, sums, (slope, offset))
+    if run.by_planes(x) or x.dtype != merged.mean.dtype or not run.near(xp, mean, space.inverse, spare):
+        return run.input_gradient(grad, x, merged.mean, (space.scale_, slope_, offset_), space.unit)
+    run.offset(xp, mean, slope, offset, out=spare)
+    return run.near_input_gradient(grad, x, (space.scale_, slope_, spare_))

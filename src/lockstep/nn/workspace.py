@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+from ctypes import memmove
 from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
+from numpy import seterr
 
 from lockstep.nn.batchnorm_math import Unit, vector_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lockstep.nn.batchnorm_math import Vector
     from lockstep.nn.rows import Rows
 
 HEADER = 2
@@ -35,13 +41,44 @@ class Workspace:
         self.count = vector_of(self.row_.view(torch.int64)[:1])
         self.counts = vector_of(table.view(torch.int64)[:, 0])
         self.own = vector_of(self.row_[HEADER:].view(2, channels))
+        self._own_ = self.row_[HEADER:].view(2, channels)
         self.pairs = [vector_of(row[HEADER:].view(2, channels)) for row in table]
         merged = self.row_.new_zeros(2, channels)
         self.merged, (self.mean_, self.variance_) = vector_of(merged), merged
         scratch = self.row_.new_zeros(4, channels)
         self.scratch, self.scratch_ = list(vector_of(scratch)), list(scratch)
         self.scratch_pairs = vector_of(scratch)[:2], vector_of(scratch)[2:]
+        factors = self.row_.new_zeros(2, channels)
+        (self.inverse, self.scale), self.scale_ = vector_of(factors), factors[1]
+        """1 / deviation and weight / deviation, from a forward for its backward."""
         self.unit = Unit(self.row_.new_zeros(channels), self.row_.new_ones(channels))
+        self.quiet = copy_context()
+        """Runs what computes here: numpy warns of an overflow, BatchNorm does not."""
+        self.quiet.run(seterr, all="ignore")
+
+    def put(self, first: Tensor, second: Tensor) -> None:
+        """Write two vectors into the own row."""
+        if first.is_cpu and first.dtype == self.row_.dtype:  # the shortest way there, see [Note: few ways]
+            at, size = self._own_.data_ptr(), first.nbytes
+            memmove(at, first.data_ptr(), size)
+            memmove(at + size, second.data_ptr(), size)
+        else:
+            torch.stack((first, second), out=self._own_)
+
+
+class Seen:
+    """Tensors that stay from step to step, seen as vectors: made once, and anew if one is replaced or moves."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Tensor, int, Vector]] = {}
+
+    def vector(self, name: str, tensor: Tensor) -> Vector:
+        """Return a tensor as a vector of the same memory."""
+        kept = self._kept.get(name)
+        # What is kept holds on to its memory, so the same address is the same memory.
+        if kept is None or kept[0] is not tensor or kept[1] != tensor.data_ptr():
+            kept = self._kept[name] = (tensor, tensor.data_ptr(), vector_of(tensor))
+        return kept[2]
 
 
 class Lease:

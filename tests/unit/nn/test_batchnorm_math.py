@@ -66,9 +66,8 @@ def test_the_order_of_the_merge_is_fixed() -> None:
 def test_variance_of_large_means_does_not_cancel() -> None:
     """The difference of E[x^2] and E[x]^2 would be 0 or negative here."""
     x = torch.tensor([1e4, 1e4 + 0.01, 1e4 + 0.02, 1e4 + 0.03]).repeat(2, 1).T.contiguous()
-    pair = torch.empty(2, 2)
-    run.statistics(x, pair[0], run.vector_of(pair))
-    torch.testing.assert_close(pair[1].double(), x.double().var(0, correction=0), rtol=1e-2, atol=0)
+    _, variance = run.statistics(x, torch.empty(2))
+    torch.testing.assert_close(variance.double(), x.double().var(0, correction=0), rtol=1e-2, atol=0)
 
 
 SHAPES = [(6, 3), (6, 3, 4), (4, 3, 5, 5), (2, 3, 2, 3, 4), (1, 2, 9)]
@@ -91,12 +90,17 @@ def test_both_layouts_are_batchnorm(shape: tuple[int, ...], last: bool) -> None:
         centred = run.centre(x, shift, unit)
         run.centred_statistics(numpy, centred, run.vector_of(shift), unit, run.vector_of(pair))
     else:
-        run.statistics(x, shift, run.vector_of(pair))
+        torch.stack(run.statistics(x, shift), out=pair)
     at = run.Merged(pair[0], pair[1], 1e-5, x.numel() // channels)
+    vectors = x.new_empty(5, channels)
+    mean, (inverse, scale, slope, offset, spare) = run.vector_of(pair[0]), run.vector_of(vectors)
+    run.factors(numpy, run.vector_of(pair[1]), at.eps, run.vector_of(weight), (inverse, scale))
     if run.by_planes(x):
         output = run.normalise_in_place(centred, weight, bias, pair[0] - shift, at)
     else:
         output = run.normalise(x, weight, bias, at)
+        run.offset(numpy, mean, scale, run.vector_of(bias), out=spare)
+        torch.testing.assert_close(run.line(x, vectors[1], vectors[4]), output, rtol=1e-10, atol=1e-10)
     leaves = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
     stock = F.batch_norm(leaves[0], None, None, leaves[1], leaves[2], training=True)
     torch.testing.assert_close(output, stock.detach(), rtol=1e-10, atol=1e-10)
@@ -104,10 +108,20 @@ def test_both_layouts_are_batchnorm(shape: tuple[int, ...], last: bool) -> None:
     torch.autograd.backward(stock, grad)
     plain, with_x = run.gradient_sums(grad, x, weight, at)
     torch.testing.assert_close([with_x, plain], [leaf.grad for leaf in leaves[1:]], rtol=1e-10, atol=1e-10)
-    factors, sums = x.new_empty(3, channels), torch.stack((plain, with_x))
-    run.coefficients(numpy, weight, at, run.vector_of(sums), list(run.vector_of(factors)))
-    found = run.input_gradient(grad, x, pair[0], list(factors), unit)
+    sums = run.vector_of(torch.stack((plain, with_x)))
+    run.coefficients(numpy, inverse, scale, at.samples, sums, (slope, offset))
+    found = run.input_gradient(grad, x, pair[0], list(vectors[1:4]), unit)
     torch.testing.assert_close(found, leaves[0].grad, rtol=1e-10, atol=1e-10)
+    run.offset(numpy, mean, slope, offset, out=spare)
+    found = run.near_input_gradient(grad, x, (vectors[1], vectors[2], vectors[4]))
+    torch.testing.assert_close(found, leaves[0].grad, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("mean", "expected"), [([0.5, -1.0], True), ([0.0, 20.0], False), ([-20.0, 0.0], False)])
+def test_near_means_are_within_some_deviations(mean: list[float], expected: bool) -> None:
+    inverse = numpy.ones(2)
+    assert run.near(numpy, numpy.array(mean), inverse, numpy.empty(2)) is expected
+    assert not run.near(torch, torch.zeros(2), torch.ones(2), torch.empty(2)), "a device is not asked"
 
 
 @settings(max_examples=20, deadline=None)

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
-from lockstep.nn import SyncBatchNorm, batchnorm_math, workspace
-
-
-class Echo:
-    """A group of two whose other rank has the same samples."""
-
-    group: Any
-    rank, size = 0, 2
-
-    def exchange(self, row: Tensor, whole: Tensor) -> None:
-        whole.view(2, -1).copy_(row)
-
-
-class Pair:
-    def size(self) -> int:
-        return 2
+from lockstep.nn import batchnorm_math, workspace
+from tests.unit.nn.echo import echoing
 
 
 def results(shape: tuple[int, ...]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    layer: Any = SyncBatchNorm(shape[1], group=Pair())  # type: ignore[arg-type]
-    layer._rows = Echo()
-    layer._rows.group = layer.group
+    layer = echoing(shape[1])
     x = torch.randn(shape, generator=generator, requires_grad=True)
     y = layer(x)
     gradients = torch.autograd.grad(y, (x, *layer.parameters()), torch.randn(shape, generator=generator))
