@@ -25,7 +25,7 @@ class Cell:
     backend: str
     """What the ranks talk through; for `local`, the device."""
     seconds: float
-    """Of a step on rank 0, the median."""
+    """Of a step on the slowest rank, the median."""
     quartiles: tuple[float, float]
     """A quarter of the steps were faster, and a quarter slower."""
     bytes: int

@@ -70,9 +70,16 @@ def _shape(
                     times[column].append(time.perf_counter() - began)
     rows = []
     for (who, backend), cell in cells.items():
-        low, middle, high = statistics.quantiles(times[who, backend], n=4)
+        low, middle, high = statistics.quantiles(_slowest(times[who, backend]), n=4)
         rows.append({"who": who, "backend": backend, "seconds": middle, "quartiles": [low, high], **cell})
     return {"shape": list(shape), "runs": runs * order["rounds"], "cells": rows}
+
+
+def _slowest(seconds: list[float]) -> list[float]:
+    """Return each step's time on its slowest rank: that is when a step is over, also where ranks do not meet."""
+    mine = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(mine, dist.ReduceOp.MAX)
+    return mine.tolist()
 
 
 def _columns(shape: tuple[int, ...], groups: dict[str, ProcessGroup], devices: dict[str, str]) -> dict[Column, Step]:
