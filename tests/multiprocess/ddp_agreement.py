@@ -83,6 +83,8 @@ def different_models(rank: int, size: int, how: str) -> None:
         del net.spare
     elif odd and how == "options":
         options = {"bucket_cap_mb": 1}
+    elif odd and how == "init_sync":
+        options = {"init_sync": False}
     OurDDP(net, **options)
 
 

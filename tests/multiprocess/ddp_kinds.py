@@ -55,26 +55,26 @@ def mixed_dtypes(rank: int, size: int, exact: bool) -> list[tuple[str, float]]:
 
 
 class Checkpointed(nn.Module):
-    """One layer, run twice, each time recomputed in backward."""
+    """One layer, run once or several times, each time recomputed in backward."""
 
-    def __init__(self, reentrant: bool) -> None:
+    def __init__(self, reentrant: bool, times: int = 2) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.reentrant = reentrant
+        self.reentrant, self.times = reentrant, times
         self.first = nn.Linear(WIDTH, WIDTH)
         self.layer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
 
     def forward(self, x: Tensor) -> Tensor:
         """Run it."""
         x = self.first(x)
-        for _ in range(2):
+        for _ in range(self.times):
             x = checkpoint(self.layer, x, use_reentrant=self.reentrant)
         return x
 
 
-def checkpointed(rank: int, size: int, reentrant: bool, options: dict[str, Any]) -> tuple[Numbers, Numbers]:
+def checkpointed(rank: int, size: int, reentrant: bool, times: int, options: dict[str, Any]) -> tuple[Numbers, Numbers]:
     def run(ddp: type[Any]) -> Numbers:
-        model = ddp(Checkpointed(reentrant), **options)
+        model = ddp(Checkpointed(reentrant, times), **options)
         train(model, rank)
         return numbers(model)
 

@@ -123,6 +123,7 @@ def test_buffers_are_those_of_rank_0(ranks: Ranks) -> None:
         ("name", f"rank 0 has parameter spare.weight: [3, 200] {FLOAT}; rank 2 has parameter other.weight"),
         ("fewer", "rank 2 has buffer norm.running_mean"),
         ("options", "bucket_cap_mb=1"),
+        ("init_sync", "init_sync=False"),
     ],
 )
 def test_different_models_are_refused_on_all_ranks(ranks: Ranks, how: str, words: str) -> None:
@@ -150,16 +151,19 @@ def test_mixed_dtypes(ranks: Ranks, exact: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reentrant", "options"), [(False, {}), (True, {"static_graph": True})], ids=["plain", "reentrant"]
+    ("reentrant", "times", "options"),
+    [(False, 2, {}), (True, 2, {"static_graph": True}), (True, 1, {})],
+    ids=["plain", "reentrant", "reentrant last"],
 )
-def test_activation_checkpointing(ranks: Ranks, reentrant: bool, options: dict[str, Any]) -> None:
-    same(ranks, kinds.checkpointed, reentrant, options)
+def test_activation_checkpointing(ranks: Ranks, reentrant: bool, times: int, options: dict[str, Any]) -> None:
+    same(ranks, kinds.checkpointed, reentrant, times, options)
 
 
 def test_a_reentrant_checkpoint_is_named(ranks: Ranks) -> None:
     for outcome in ranks.attempt(kinds.checkpointed_by_mistake):
         assert outcome.error == "BadInput", outcome.trace
-        assert "layer.0" in outcome.text or "first" in outcome.text
+        assert "parameter layer.0" in outcome.text
+        assert "twice" in outcome.text
         assert "use_reentrant=False" in outcome.text
 
 

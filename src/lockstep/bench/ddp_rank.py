@@ -23,6 +23,7 @@ from lockstep.bench.ddp import MANY
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.recipe import Recipe, load
 from lockstep.strategies.torch_ddp import best_settings
+from lockstep.train.heap import keep_freed_memory
 from lockstep.train.result import gather
 
 SAMPLES_PER_TURN, MEMORY_STEPS = 2, 4
@@ -109,6 +110,7 @@ def main() -> None:
     """Measure, and print the slowest rank's seconds of every sample, or the memory of all ranks, on rank 0."""
     plan = json.loads(sys.argv[1])
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the trainer does by itself; else page faults decide which way is faster, by luck
     before = psutil.Process().memory_full_info().pss
     rank, workers = plan["rank"], plan["workers"]
     store = f"file://{plan['folder']}/store"

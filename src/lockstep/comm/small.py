@@ -22,7 +22,7 @@ from torch import Tensor
 from lockstep.comm import combine, tree
 from lockstep.comm.kept import keep
 from lockstep.comm.layout import SMALL_BYTES
-from lockstep.comm.wire import OPS, Call, Kind
+from lockstep.comm.wire import Call, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,13 +56,14 @@ class _Plan(NamedTuple):
     call: Call
     line: bytes
     nbytes: int
-    combine: tree.Combine
+    how: combine.Arithmetic
     steps: tuple[tuple[Step, ...], tuple[Step, ...]]
     """By parity; the last leaves the result in `result`."""
-    result: Tensor
+    result: Any
+    """As the steps see it."""
     address: int
-    """Of `result`."""
-    mean: bool
+    """Of its memory."""
+    ranks: int
 
 
 class SmallCalls:
@@ -85,9 +86,7 @@ class SmallCalls:
         parity = rounds.parity
         memmove(ex.outbox[parity][ex.rank], tensor.data_ptr(), plan.nbytes)
         ex.round_of(plan.call, plan.line, deadline)
-        self._quiet.run(_combine, plan.combine, plan.steps[parity])
-        if plan.mean:
-            plan.result.div_(ex.size)
+        self._quiet.run(_combine, plan, plan.steps[parity])
         if ex.size > 1:
             memmove(tensor.data_ptr(), plan.address, plan.nbytes)
         rounds.parity = parity ^ 1
@@ -109,7 +108,7 @@ class SmallCalls:
 
     def _plan(self, tensor: Tensor, op: int) -> _Plan:
         tree.check(op, tensor.dtype)
-        name, size, numel = OPS[op], self._exchange.size, tensor.numel()
+        size, numel = self._exchange.size, tensor.numel()
         call = Call(Kind.all_reduce, numel, tensor.dtype, op)
         result = torch.empty(numel, dtype=tensor.dtype)
         rows = [self._exchange.rows(tensor.dtype, numel, parity) for parity in (0, 1)]
@@ -121,18 +120,20 @@ class SmallCalls:
             call=call,
             line=call.line(),
             nbytes=tensor.nbytes,
-            combine=how.combine,
+            how=how,
             steps=(tuple(steps[0]), tuple(steps[1])),
-            result=result,
+            result=how.view(result),
             address=result.data_ptr(),
-            mean=name == "avg" and size > 1,
+            ranks=size,
         )
         return keep(self._reductions, (tensor.dtype, tensor.shape, op), plan, PLANS_KEPT)
 
 
-def _combine(combine: tree.Combine, steps: tuple[Step, ...]) -> None:
+def _combine(plan: _Plan, steps: tuple[Step, ...]) -> None:
     for left, right, to in steps:
-        combine(left, right, out=to)
+        plan.how.combine(left, right, out=to)
+    if plan.how.mean is not None and plan.ranks > 1:
+        plan.how.mean(plan.result, plan.ranks, out=plan.result)
 
 
 def _by_node(rows: Tensor, result: Tensor) -> list[Step]:

@@ -101,8 +101,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.require_forward_param_sync = True
         self.divide_by_initial_world_size = True
         group = process_group or dist.distributed_c10d._get_default_group()
-        if init_sync and group.size() > 1:
-            check_same_model(module, str(self.options), group, self.device)
+        if group.size() > 1:
+            check_same_model(module, f"{self.options}, init_sync={init_sync}", group, self.device)
         self._start(group)
         if init_sync and group.size() > 1:
             self.broadcast_model(0, buffers=forward_sync_buffers is not None or self.options.broadcast_buffers)
@@ -165,11 +165,9 @@ class DistributedDataParallel(nn.Module, Joinable):
             self._reducer.disarm()
             return
         self._reducer.arm()  # 3
-        hook = self._reducer.output_hook
-        if hook is not None:
-            for tensor in tensors_in(output):
-                if tensor.requires_grad:
-                    tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+        for tensor in tensors_in(output):
+            if tensor.requires_grad:
+                tensor.register_hook(self._reducer.output_hook)  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -8,6 +8,10 @@
 
 [Note: the flag] A rank that lacks a gradient must not keep the others waiting, and a second collective in every step
 to ask for it would cost as much as a bucket. So the question travels in the bucket itself, as one element more.
+
+[Note: the end] A re-entrant checkpoint runs backwards of its own inside the backward, and a gradient that comes there
+must not take their end for the end. The gradient of an output of the model comes before all others, in the backward
+itself: so the outputs ask to be told of its end, and the parameters only if no output has.
 """
 
 from __future__ import annotations
@@ -63,6 +67,8 @@ class Reducer:
         self._fresh = False
         self._versions: list[int] = []
         self._unread: list[int] | None = None
+        self._awaited = False
+        """Whether an output has asked to be told of the end."""
         self.share = 1.0
         """What the mean is multiplied by: more than 1 where only the ranks that still have data count."""
         self._left = [len(bucket.slots) for bucket in buckets]
@@ -73,6 +79,7 @@ class Reducer:
         if self._mode[0] == BEGUN:
             self._reduction.forget()
             self._reset()
+        self._awaited = False
         if not self._late:
             self._fresh = self._hooks.fresh()
             if self._hooks.few and not self._fresh:
@@ -88,9 +95,9 @@ class Reducer:
         self._hooks.detach()
 
     @property
-    def output_hook(self) -> Callable[[Tensor], None] | None:
-        """What the outputs' gradients must call, if the parameters alone do not tell when a backward begins or ends."""
-        return self.begin if self._late else self._look_later if self._hooks.few else None
+    def output_hook(self) -> Callable[[Tensor], None]:
+        """What the outputs' gradients must call, see [Note: the end]."""
+        return self.begin if self._late else self._await_end
 
     def _use_all_hooks(self) -> None:
         self._hooks.use_all()
@@ -145,24 +152,25 @@ class Reducer:
         return ready if small else ready_large
 
     def begin(self, _: object = None) -> None:
-        """Note that a backward has begun; more than once does no harm.
-
-        With `late`, the outputs call it too: a re-entrant checkpoint runs backwards inside this one, whose end must not
-        be taken for the end.
-        """
+        """Note that a backward has begun; more than once does no harm. With `late`, the outputs call it too."""
         if self._mode[0] == ARMED:
             self._allocate()
             self._mode[0] = BEGUN
-            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+            if not self._awaited:
+                torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
-    def _look_later(self, _: Tensor) -> None:
-        """Look at the end of a backward whether it brought gradients, though no hook told of any."""
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_untold)
+    def _await_end(self, _: Tensor) -> None:
+        if not self._awaited:
+            self._awaited = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_awaited)
 
-    def _end_untold(self) -> None:
-        if self._mode[0] == ARMED and not self._hooks.fresh():
+    def _end_awaited(self) -> None:
+        """End a backward that brought gradients, also if no hook told of any."""
+        self._awaited = False
+        if self._mode[0] == ARMED and self._hooks.few and not self._hooks.fresh():
             self._allocate()
             self._mode[0] = BEGUN
+        if self._mode[0] == BEGUN:
             self._end()
 
     def _again(self, index: int) -> None:
