@@ -35,12 +35,15 @@ WORKERS = (2, 4)
 PAIRS = ((BASE, DROP_IN), (IN_TURN, TREE))
 """Close together: each pair has processes of its own, in which no third way takes room in the caches."""
 IN_ROUNDS = f"{TREE}, in rounds"
-STARTS = 3
+STARTS = 4
 """How often the ranks are started anew for ways whose ratio has a goal. Where weights and the optimizer's state happen
-to lie in memory makes one way a tenth slower than another while its process lives, and another way the next time. So
-a ratio is taken in each start, and the middle one counts."""
-PAIR_STARTS, PAIR_TURNS = 7, 3
+to lie in memory makes one way up to a tenth slower than another while its process lives, and another way the next time;
+it often is the way that was made first. So every second start makes them the other way round, a ratio is taken in each
+start, and the middle of these counts."""
+PAIR_STARTS, PAIR_TURNS = 8, 5
 """Pairs are started more often, and take so many times more turns in all."""
+MEMORY_STARTS = 3
+"""In how many starts a way's memory is taken: the allocator keeps now more, now less of what is freed."""
 ROUNDS = 3
 """How often two and MANY workers take turns; each turn starts its ranks anew."""
 DROP_IN_GOALS = {"mlp": 1.0, "cifar100": 1.0, "500 small tensors": 1.05}
@@ -62,8 +65,8 @@ class Row:
     """Seconds of a step on the slowest rank, in the order of the repeats."""
     starts: int = 1
     """In how many starts, each with as many samples."""
-    memory: int | None = None
-    """Bytes of all ranks together above what they had after their imports (PSS), after a few steps."""
+    memory: float | None = None
+    """Bytes of all ranks together above what they had after their imports (PSS), after a few steps; the median."""
 
     @property
     def seconds(self) -> float:
@@ -108,11 +111,14 @@ def run(workers: list[int], models: list[str], repeats: int) -> list[Row]:
             ways = [*WAYS, *MORE] if few else list(WAYS)
             timed = _time(model, count, ways, repeats, STARTS if few else 1)
             for way, row in timed.items():
-                plan = {"model": model, "repeats": 1, "ways": [way], "memory": True}
-                weighed = few and way in WEIGHED
-                memory = run_ranks("lockstep.bench.ddp_rank", count, plan)["memory"] if weighed else None
-                rows.append(replace(row, memory=memory))
+                rows.append(replace(row, memory=_memory(model, count, way) if few and way in WEIGHED else None))
     return rows
+
+
+def _memory(model: str, workers: int, way: str) -> float:
+    plan = {"model": model, "repeats": 1, "ways": [way], "memory": True}
+    found = [run_ranks("lockstep.bench.ddp_rank", workers, plan)["memory"] for _ in range(MEMORY_STARTS)]
+    return statistics.median(found)
 
 
 def run_pairs(few: int, models: list[str], repeats: int) -> list[Row]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.graph import increment_version
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lockstep.errors import BadInput
@@ -118,7 +119,7 @@ class SyncBatchNorm(_BatchNorm):
                 vector = self.seen.vector(name, running)
                 xp.multiply(vector, 1.0 - factor, out=vector)
                 xp.add(vector, new, out=vector)
-            torch._C._increment_version((mean, variance, batches))  # autograd has not seen that they changed
+            increment_version((mean, variance, batches))  # autograd has not seen that they changed
         else:
             for running, new in zip((mean, variance), space.scratch_[:2], strict=True):
                 running.mul_(1.0 - factor).add_(new.to(running.dtype))
