@@ -117,7 +117,7 @@ def run(workers: list[int], models: list[str], repeats: int) -> list[Row]:
 
 def _memory(model: str, workers: int, way: str) -> float:
     plan = {"model": model, "repeats": 1, "ways": [way], "memory": True}
-    found = [run_ranks("lockstep.bench.ddp_rank", workers, plan)["memory"] for _ in range(MEMORY_STARTS)]
+    found: list[float] = [run_ranks("lockstep.bench.ddp_rank", workers, plan)["memory"] for _ in range(MEMORY_STARTS)]
     return statistics.median(found)
 
 
