@@ -5,6 +5,7 @@ Sums of plain numbers are made by numpy: the same additions as torch's, with a f
 
 from __future__ import annotations
 
+from contextvars import Context, copy_context
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -56,6 +57,13 @@ def arithmetic(op: int, dtype: torch.dtype, device: str = "cpu") -> Arithmetic:
 def quiet() -> np.errstate:
     """Return a context in which numpy keeps quiet about an overflow, as torch does."""
     return np.errstate(all="ignore")
+
+
+def quiet_context() -> Context:
+    """Return the same to run small calls in: entering it takes a fraction of the time. One call at a time."""
+    context = copy_context()
+    context.run(np.seterr, all="ignore")
+    return context
 
 
 class Combiner:

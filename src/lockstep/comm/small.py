@@ -11,11 +11,9 @@ The result and the errors are those of the long way in collectives.py; one contr
 
 from __future__ import annotations
 
-from contextvars import copy_context
 from ctypes import memmove
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,9 +71,7 @@ class SmallCalls:
         self._exchange = exchange
         self._reductions: dict[tuple[torch.dtype, torch.Size, int], _Plan] = {}
         self._gathers: dict[tuple[torch.dtype, int], tuple[Call, bytes]] = {}
-        # numpy warns of an overflow, torch does not; what it warns of belongs to the context.
-        self._quiet = copy_context()
-        self._quiet.run(np.seterr, all="ignore")
+        self._quiet = combine.quiet_context()
 
     def all_reduce(self, tensor: Tensor, op: int, deadline: Callable[[], Deadline]) -> None:
         """Combine a tensor that `fits` over all ranks, in place."""

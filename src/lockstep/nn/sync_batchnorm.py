@@ -164,13 +164,8 @@ class SyncBatchNorm(_BatchNorm):
         return f"SyncBatchNorm({self.num_features})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_rows": None,
-            "_pool": [],
-            "seen": Seen(),
-            "_agreed": False,
-        }  # those belong to this process
+        of_this_process: dict[str, Any] = {"_rows": None, "_pool": [], "seen": Seen(), "_agreed": False}
+        return {**self.__dict__, **of_this_process}
 
 
 # [Note: one rank in evaluation mode] The ranks that train wait for every rank's row. A rank that is in evaluation

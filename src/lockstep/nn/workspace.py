@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextvars import copy_context
 from ctypes import memmove
 from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
-from numpy import seterr
 
+from lockstep.comm.combine import quiet_context
 from lockstep.nn.batchnorm_math import Unit, vector_of
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ class Workspace:
         table = self.whole_.view(rows.size, words)
         self.count = vector_of(self.row_.view(torch.int64)[:1])
         self.counts = vector_of(table.view(torch.int64)[:, 0])
-        self.own = vector_of(self.row_[HEADER:].view(2, channels))
         self._own_ = self.row_[HEADER:].view(2, channels)
+        self.own = vector_of(self._own_)
         self.pairs = [vector_of(row[HEADER:].view(2, channels)) for row in table]
         merged = self.row_.new_zeros(2, channels)
         self.merged, (self.mean_, self.variance_) = vector_of(merged), merged
@@ -52,9 +51,8 @@ class Workspace:
         (self.inverse, self.scale), self.scale_ = vector_of(factors), factors[1]
         """1 / deviation and weight / deviation, from a forward for its backward."""
         self.unit = Unit(self.row_.new_zeros(channels), self.row_.new_ones(channels))
-        self.quiet = copy_context()
+        self.quiet = quiet_context()
         """Runs what computes here: numpy warns of an overflow, BatchNorm does not."""
-        self.quiet.run(seterr, all="ignore")
 
     def put(self, first: Tensor, second: Tensor) -> None:
         """Write two vectors into the own row."""
