@@ -24,6 +24,7 @@ drawn = settings(
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 WHOLES = [torch.int8, torch.uint8, torch.int32, torch.int64]
+COMPLEX = [torch.complex64, torch.complex128]
 # gloo moves these too; it does not reduce the second row.
 MOVED = [*FLOATS, *WHOLES, torch.bool, torch.complex64]
 
@@ -40,7 +41,7 @@ def _pairs(backend: str) -> list[tuple[torch.dtype, str]]:
     if backend == "shm":
         pairs += [(d, op) for d in FLOATS for op in ("sum", "avg", "min", "max")]
         pairs += [(torch.bool, op) for op in ("sum", "product", "min", "max", "band", "bor", "bxor")]
-        pairs += [(torch.int16, "sum"), (torch.complex64, "sum"), (torch.complex128, "avg")]
+        pairs += [(torch.int16, "sum"), *((c, op) for c in COMPLEX for op in ("sum", "avg"))]
     return pairs
 
 
@@ -56,6 +57,13 @@ def test_reductions(ranks: Ranks, data: Any, shape: tuple[int, ...]) -> None:
     shape = _fit(ranks, shape)
     ranks.run(cases.all_reduce, shape, dtype, op)
     ranks.run(cases.reduce, shape, dtype, op)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (131_075,)], ids=str)
+def test_reductions_of_every_kind(ranks: Ranks, shape: tuple[int, ...]) -> None:
+    for dtype, op in _pairs(ranks.backend):
+        ranks.run(cases.all_reduce, _fit(ranks, shape), dtype, op)
+        ranks.run(cases.reduce, _fit(ranks, shape), dtype, op)
 
 
 @drawn

@@ -51,7 +51,8 @@ def arithmetic(op: int, dtype: torch.dtype, device: str = "cpu") -> Arithmetic:
     mean = OPS[op] == "avg"
     if device == "cpu" and dtype in _PLAIN and OPS[op] in _SUMS:
         return Arithmetic(Tensor.numpy, np.add, np.copyto, np.true_divide if mean else None)
-    return Arithmetic(_same, tree.combiner(op), Tensor.copy_, torch.div if mean else None)
+    divide = _divide_complex if dtype.is_complex else torch.div
+    return Arithmetic(_same, tree.combiner(op), Tensor.copy_, divide if mean else None)
 
 
 def quiet() -> np.errstate:
@@ -103,6 +104,12 @@ class Combiner:
 
 def _same(tensor: Tensor) -> Tensor:
     return tensor
+
+
+def _divide_complex(total: Tensor, count: int, *, out: Tensor) -> None:
+    # Part by part: torch's complex division rounds more than once, and torch.distributed hands all_reduce the parts as
+    # real numbers but reduce the whole, so the two would differ.
+    torch.div(torch.view_as_real(total), count, out=torch.view_as_real(out))
 
 
 def _cut(row: Any, block: int) -> list[Any]:
