@@ -87,6 +87,39 @@ class InPieces(nn.Module):
         return last
 
 
+class MinusNothing(torch.autograd.Function):
+    """Zero, with a gradient of negative zeros."""
+
+    @staticmethod
+    def forward(_: Any, values: Tensor) -> Tensor:
+        return values.new_zeros(values.shape)
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        return torch.full_like(gradient, -0.0)
+
+
+class NowAndThen(nn.Module):
+    """Large tensors that some lanes have no gradient for; one whose gradients are negative zeros.
+
+    It starts from negative zeros too: a gradient of -0.0 makes them positive, one of 0.0 does not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.extra, self.last = nn.Linear(32, 192), nn.Linear(192, 192), nn.Linear(192, 5)
+        self.still = nn.Parameter(torch.full((192, 192), -0.0))
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden: Tensor = self.first(values.flatten(1))
+        if values[0, 0, 0, 0] > 0:
+            hidden = hidden + torch.tanh(self.extra(hidden))
+        if values[0, 0, 0, 1] > -0.7:  # in most lanes
+            hidden = hidden + MinusNothing.apply(self.still).sum()  # type: ignore[no-untyped-call]
+        last: Tensor = self.last(hidden)
+        return last
+
+
 def grouped(parameters: Any) -> optim.Optimizer:
     parameters = list(parameters)
     decayed = [p for p in parameters if p.dim() > 1]
@@ -166,6 +199,7 @@ CASES = {
     "bfloat16": Case(loss=in_bfloat16),
     "unused": Case(model=unused),
     "in pieces": Case(model=InPieces),
+    "now and then": Case(model=NowAndThen, optimizer=sgd()),
     "two dtypes": Case(model=mixed, loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]).float()),
     "whole tensors": Case(optimizer=partial(NormScaled, lr=0.01)),
     "cifar100": built_in("cifar100", lambda: cifar100.make_images(37, part=0)),

@@ -8,8 +8,7 @@ from torch import nn
 from torch.optim import SGD
 
 from lockstep.comm.arena import Arena
-from lockstep.comm.exact import Collective, Exchange, SharedArena
-from lockstep.comm.hosts import ArenaPerHost
+from lockstep.comm.exact import Exchange
 from lockstep.lanes.layout import lay_out
 from lockstep.lanes.tree import Node
 from lockstep.strategies.base import Training
@@ -22,26 +21,23 @@ def training(lanes: int) -> Training:
     return Training(model=model, optimizer=SGD, loss=lambda model, batch: torch.zeros(()), seed=0, lanes=lanes)
 
 
-def test_what_each_exchange_holds() -> None:
-    whole = [[Node(0, 4)], [Node(4, 8)]]
-    assert SharedArena.held(8, 2) == [[Node(0, 2), Node(2, 4)], [Node(4, 6), Node(6, 8)]]
-    assert ArenaPerHost.held(8, 2) == Collective.held(8, 2) == whole
+def test_what_a_worker_holds() -> None:
+    assert Exchange.held(8, 2) == [[Node(0, 4)], [Node(4, 8)]]
+    assert Exchange.held(8, 3)[1] == [Node(2, 4), Node(4, 5)]
 
 
 @pytest.mark.parametrize(
-    ("exchange", "workers", "here"),
-    [(SharedArena, 2, None), (SharedArena, 3, None), (ArenaPerHost, 4, [0, 1]), (ArenaPerHost, 4, [3])],
+    ("workers", "here"),
+    [(2, None), (3, None), (4, [0, 1]), (4, [3])],
 )
 @pytest.mark.parametrize("lanes", [4, 8, 11])
-def test_there_is_room_for_weights_and_partials(
-    exchange: type[Exchange], workers: int, here: list[int] | None, lanes: int
-) -> None:
+def test_there_is_room_for_weights_and_partials(workers: int, here: list[int] | None, lanes: int) -> None:
     asked = training(lanes)
     floats = [t for t in (*asked.model.parameters(), *asked.model.buffers()) if t.is_floating_point()]
-    held = exchange.held(lanes, workers)
+    held = Exchange.held(lanes, workers)
     copies = 1 + sum(len(held[rank]) for rank in here or range(workers))
     for keys in ([0] * len(floats), list(range(len(floats)))):  # one optimizer group, and one for every tensor
         sections = lay_out([tuple(tensor.shape) for tensor in floats], keys, workers)
         need = copies * sum(Arena.room(section.numel, torch.float32) for section in sections)
-        assert need <= arena_bytes(asked, exchange, workers, here)
-    assert arena_bytes(asked, exchange, workers, here) % copies == 0, "as many copies as partials, and the weights"
+        assert need <= arena_bytes(asked, workers, here)
+    assert arena_bytes(asked, workers, here) % copies == 0, "as many copies as partials, and the weights"

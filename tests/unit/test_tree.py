@@ -26,6 +26,8 @@ def folded(node: Node) -> str:
     buffers = [""] * count
     for lane, fold in zip(range(node.lo, node.hi), folds, strict=True):
         value = str(lane)
+        waits = fold.fresh and lane + 1 < node.hi and folds[lane - node.lo + 1][:2] == (fold.buffer, False)
+        assert fold.waits == waits, "waits for a lane that is not added to it, or does not for one that is"
         if fold.fresh:
             assert not buffers[fold.buffer], "a buffer in use was overwritten"
         buffers[fold.buffer] = value if fold.fresh else f"({buffers[fold.buffer]}+{value})"

@@ -9,6 +9,10 @@
 [Note: in place]
 The sum is made in place, in the first partial's memory: rank r is the only one that touches slice r between the two
 meetings, so nothing is copied and nobody waits for a scratch buffer.
+
+[Note: no negative zeros]
+A gradient that is missing counts as zero, and where all others are negative zeros the sum's sign would depend on how it
+is left out. So every sum has zero added to it at the end, which makes a zero positive and changes nothing else.
 """
 
 from __future__ import annotations
@@ -22,14 +26,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.comm.arena import Arena
-from lockstep.comm.combine import arithmetic, quiet
+from lockstep.comm.combine import BLOCK_BYTES, arithmetic, quiet
 from lockstep.comm.wire import OPS
 from lockstep.lanes.schedule import owned_lanes
-from lockstep.lanes.tree import Add, Node, additions, cover, halves
+from lockstep.lanes.tree import Add, Node, additions, cover
 
-SUM = OPS.index("sum")
-CACHE_BLOCK = 1 << 17
-"""Elements added up at a time: the partials of a block stay in the cache until they are used again."""
+MEAN = OPS.index("avg")
 
 
 class Exchange(ABC):
@@ -37,8 +39,6 @@ class Exchange(ABC):
 
     shares_memory = True
     """Whether the workers of a host see one copy of the weights."""
-    halved = True
-    """Whether a large node stays two partials, which the reduction adds up in the cache; else fewer bytes are sent."""
     name = "in process"
     """What reports call it."""
 
@@ -55,11 +55,10 @@ class Exchange(ABC):
         flat: list[Node] = [node for nodes in everyone for node in nodes]
         self._plan: list[Add] = additions(lanes, flat)
 
-    @classmethod
-    def held(cls, lanes: int, workers: int) -> list[list[Node]]:
+    @staticmethod
+    def held(lanes: int, workers: int) -> list[list[Node]]:
         """Return the partials that each worker holds, by rank."""
-        everyone = [cover(lanes, owned_lanes(lanes, workers, rank)) for rank in range(workers)]
-        return [halves(nodes) for nodes in everyone] if cls.halved else everyone
+        return [cover(lanes, owned_lanes(lanes, workers, rank)) for rank in range(workers)]
 
     @abstractmethod
     def weights(self, numel: int, dtype: torch.dtype, device: str) -> Tensor:
@@ -74,8 +73,8 @@ class Exchange(ABC):
         """Wait for all workers: what they wrote before is read after."""
 
     @abstractmethod
-    def reduced(self, partials: Sequence[Tensor], part: range) -> Tensor:
-        """Return the sum over all lanes of the elements `part`; between two meetings."""
+    def mean(self, partials: Sequence[Tensor], part: range, weight: float) -> Tensor:
+        """Return the sum over all lanes of the elements `part`, divided by the weight; between two meetings."""
 
     @abstractmethod
     def everyone(self, numbers: Tensor) -> Tensor:
@@ -92,18 +91,24 @@ class Exchange(ABC):
     def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Return the whole reduced gradient to a worker that updates whole tensors; None: another one does."""
 
-    def _add_up(self, parts: Sequence[Tensor], plan: Sequence[Add] | None = None) -> Tensor:
-        """Add partials in tree order, in place, block by block; all of them to one, if no other plan is given."""
-        steps = self._plan if plan is None else plan
+    def _add_up(self, parts: Sequence[Tensor], plan: Sequence[Add], weight: float | None = None) -> Tensor:
+        """Add partials in tree order, in place; with a weight, all are added up to the first, and that is divided.
+
+        Block by block: what is used again is still in the cache. For [Note: no negative zeros] see above.
+        """
         length = parts[0].numel()
-        block = CACHE_BLOCK if len(steps) > 1 else max(length, 1)  # one addition uses nothing again
-        how = arithmetic(SUM, parts[0].dtype, parts[0].device.type)
+        block = BLOCK_BYTES // parts[0].itemsize if parts[0].is_cpu else max(length, 1)
+        how = arithmetic(MEAN, parts[0].dtype, parts[0].device.type)
+        assert how.mean is not None
         views = [how.view(one) for one in parts]
         with quiet():
             for start in range(0, length, block):
                 blocks = [one[start : start + block] for one in views]
-                for left, right in steps:
+                for left, right in plan:
                     how.combine(blocks[left], blocks[right], out=blocks[left])
+                if weight is not None:
+                    how.combine(blocks[0], 0.0, out=blocks[0])
+                    how.mean(blocks[0], weight, out=blocks[0])
         return parts[0]
 
 
@@ -147,13 +152,11 @@ class InProcess(Exchange):
         if self.workers > 1:
             self._common.barrier.wait()
 
-    def reduced(self, partials: Sequence[Tensor], part: range) -> Tensor:
+    def mean(self, partials: Sequence[Tensor], part: range, weight: float) -> Tensor:
         """Add up in place, see [Note: in place]."""
-        if self.workers == 1:
-            return self._add_up([one[part.start : part.stop] for one in partials])
         made = self._ids[id(partials[0])]
         every = [one for rank in range(self.workers) for one in self._common.partials[made, rank]]
-        return self._add_up([one[part.start : part.stop] for one in every])
+        return self._add_up([one[part.start : part.stop] for one in every], self._plan, weight)
 
     def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Let rank 0 update: the slices were added up in its first partial."""
@@ -196,9 +199,10 @@ class SharedArena(Exchange):
         """Wait for all ranks of the host."""
         self._arena.barrier()
 
-    def reduced(self, partials: Sequence[Tensor], part: range) -> Tensor:
+    def mean(self, partials: Sequence[Tensor], part: range, weight: float) -> Tensor:
         """Add up in place, see [Note: in place]."""
-        return self._add_up([one[part.start : part.stop] for one in self._made[id(partials[0])]])
+        every = self._made[id(partials[0])]
+        return self._add_up([one[part.start : part.stop] for one in every], self._plan, weight)
 
     def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Let rank 0 update: the slices were added up in its first partial."""
@@ -215,7 +219,6 @@ class Collective(Exchange):
     """Workers anywhere, on any torch.distributed backend: the bandwidth of an all-reduce, no sum in the collective."""
 
     shares_memory = False
-    halved = False
 
     def __init__(self, lanes: int, why: str = "") -> None:
         super().__init__(lanes, dist.get_world_size(), dist.get_rank())
@@ -232,7 +235,7 @@ class Collective(Exchange):
     def meet(self) -> None:
         """Nothing: the collectives themselves wait."""
 
-    def reduced(self, partials: Sequence[Tensor], part: range) -> Tensor:
+    def mean(self, partials: Sequence[Tensor], part: range, weight: float) -> Tensor:
         """Exchange slices, then add up what came.
 
         Only slices of equal length can be asked for: every worker asks for its own at the same time.
@@ -251,7 +254,7 @@ class Collective(Exchange):
             )
             found.append(dict(zip(senders, inbox.view(len(senders), length), strict=True)))
         parts = [found[turn][rank] for rank, count in enumerate(self._counts) for turn in range(count)]
-        return self._add_up(parts)
+        return self._add_up(parts, self._plan, weight)
 
     def start_weights(self, flat: Tensor) -> None:
         """Rank 0 wins."""

@@ -80,8 +80,6 @@ def host_arena(ranks: Sequence[int], nbytes: int) -> Arena:
 class ArenaPerHost(Exchange):
     """Workers that are processes of several hosts, which share memory within each."""
 
-    halved = False
-
     def __init__(self, arena: Arena, lanes: int, hosts: Sequence[Sequence[int]]) -> None:
         super().__init__(lanes, dist.get_world_size(), dist.get_rank())
         self.name = f"arena + {dist.get_backend()}"
@@ -122,7 +120,7 @@ class ArenaPerHost(Exchange):
         """Wait for all ranks of the host; between hosts the messages themselves wait."""
         self._arena.barrier()
 
-    def reduced(self, partials: Sequence[Tensor], part: range) -> Tensor:
+    def mean(self, partials: Sequence[Tensor], part: range, weight: float) -> Tensor:
         """Do steps 1 to 3, in place, see [Note: in place]; every worker asks for its own slice at the same time."""
         length, made = len(part), self._made[id(partials[0])]
         inboxes, pending = self._inboxes[id(partials[0])], []
@@ -140,7 +138,7 @@ class ArenaPerHost(Exchange):
             [slices[position] for position in left] if source == self.rank else inbox
             for source, inbox in zip(self._sources, inboxes, strict=True)
         ]
-        return self._add_up([one for row in found for one in row], self._plan)
+        return self._add_up([one for row in found for one in row], self._plan, weight)
 
     def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Let the first rank of each host update: it gets all slices in its first partial."""

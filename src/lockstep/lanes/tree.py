@@ -12,6 +12,7 @@ sum(lo, hi) = the lane itself                 if hi - lo == 1
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -47,11 +48,6 @@ def cover(lanes: int, owned: range) -> list[Node]:
             yield from below(child)
 
     return list(below(Node(0, lanes))) if len(owned) else []
-
-
-def halves(nodes: Sequence[Node]) -> list[Node]:
-    """Return the two children of each node that takes a second buffer to fold, and the other nodes as they are."""
-    return [part for node in nodes for part in (children(node) if node.hi - node.lo > 2 else (node,))]
 
 
 class Add(NamedTuple):
@@ -112,11 +108,13 @@ class Fold(NamedTuple):
     """Whether it is put there (the buffer is free) or added to what is there."""
     merges: tuple[Add, ...]
     """Additions between buffers after it; the right one of each is free again."""
+    waits: bool = False
+    """Whether the next lane is added to it: the two can be added in one go, and this one need not be put down."""
 
 
 def running(lanes: int) -> tuple[list[Fold], int]:
     """Return how to add up lanes one after another in one buffer: no tree, so the sum depends on who has which."""
-    return [Fold(0, lane == 0, ()) for lane in range(lanes)], 1
+    return _pairs([Fold(0, lane == 0, ()) for lane in range(lanes)]), 1
 
 
 def folding(node: Node) -> tuple[list[Fold], int]:
@@ -144,4 +142,10 @@ def folding(node: Node) -> tuple[list[Fold], int]:
         folds[-1] = last._replace(merges=(*last.merges, Add(buffer, buffer + 1)))
 
     visit(node, 0)
-    return folds, most
+    return _pairs(folds), most
+
+
+def _pairs(folds: list[Fold]) -> list[Fold]:
+    for position, (fold, follower) in enumerate(pairwise(folds)):
+        folds[position] = fold._replace(waits=fold.fresh and not follower.fresh)
+    return folds

@@ -100,7 +100,7 @@ def _exchange(world: World, training: Training) -> Exchange:
         return InProcess(training.units)
     if world.backend == "shm" and world.nodes == 1:
         everyone = dist.distributed_c10d._get_default_group()
-        return SharedArena(Arena(everyone, arena_bytes(training, SharedArena, world.size)), training.units)
+        return SharedArena(Arena(everyone, arena_bytes(training, world.size)), training.units)
     if world.nodes > 1 and world.device == "cpu":
         return _over_hosts(world, training)
     return Collective(training.units)
@@ -114,7 +114,7 @@ def _over_hosts(world: World, training: Training) -> Exchange:
     mine = next(ranks for ranks in hosts if world.rank in ranks)
     arena, refused = None, ""
     try:
-        arena = host_arena(mine, arena_bytes(training, ArenaPerHost, world.size, mine))
+        arena = host_arena(mine, arena_bytes(training, world.size, mine))
     except BadInput as error:
         refused = f"no arena: {error}"
     reasons = [text for text in tell_all(refused) if text]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from lockstep.comm.exact import Exchange
 from lockstep.lanes.layout import BLOCK
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Fold, folding, running
@@ -26,11 +27,11 @@ from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backward
 from lockstep.strategies.flat_model import FlatModel
+from lockstep.strategies.merging import untouched
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from lockstep.comm.exact import Exchange
     from lockstep.data.loader import LaneBatch
     from lockstep.strategies.clock import Clock
 
@@ -38,9 +39,9 @@ PAGE = 4096
 Forward = Callable[[nn.Module, "LaneBatch", int], LaneLoss]
 
 
-def arena_bytes(training: Training, exchange: type[Exchange], workers: int, here: Sequence[int] | None = None) -> int:
+def arena_bytes(training: Training, workers: int, here: Sequence[int] | None = None) -> int:
     """Return how much memory the workers of a host (all of them, if not `here`) must share for this model."""
-    held = exchange.held(training.units, workers)
+    held = Exchange.held(training.units, workers)
     copies = 1 + sum(len(held[rank]) for rank in (range(workers) if here is None else here))
     tensors = [*training.model.parameters(), *training.model.buffers()]
     # Every tensor could have a section of its own: a generous bound, of which only what is used is ever touched.
@@ -79,7 +80,7 @@ class ExactWorker:
         self._folds = [folds for folds, _ in plans]
         spare = max(buffers for _, buffers in plans) - 1
         # zeros: the gaps between tensors are added and squared with the rest, and must stay zero
-        self._scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._partials]
+        self._scratch = [[untouched(p[0]) for _ in range(spare)] for p in self._partials]
         self._buffer_scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._buffer_partials]
         self.members = [[self._index(p) for p in group["params"]] for group in self.optimizer.param_groups]
         self.chunks: list[sliced.Chunk] = []
@@ -156,8 +157,8 @@ class ExactWorker:
                 else:
                     self.flat.end()
                     self._fold_buffers(fold, means, None)
-                for left, right in fold.merges:
-                    for buffers in (*grads, *means):
+                for left, right in fold.merges:  # the model does those of its gradients
+                    for buffers in means:
                         buffers[left].add_(buffers[right])
                 clock.lap("backward")
         return others
@@ -178,11 +179,8 @@ class ExactWorker:
 
     def _reduce(self, weight: float) -> list[Tensor]:
         """Step 3: this worker's slices of the gradient."""
-        reduced = []
-        for partials, part in zip(self._partials, self._parts, strict=True):
-            found = self.exchange.reduced(partials, part)
-            reduced.append(found.div_(weight))
-        return reduced
+        both = zip(self._partials, self._parts, strict=True)
+        return [self.exchange.mean(partials, part, weight) for partials, part in both]
 
     def _clip(self, reduced: list[Tensor], limit: float) -> None:
         """Scale the gradient so that its norm is at most `limit`; the norm is summed by blocks, see [Note: blocks]."""
@@ -213,7 +211,7 @@ class ExactWorker:
     def _share(self, lanes: int) -> None:
         """Step 5; the float buffers become the mean over the lanes that had samples."""
         for partials, part, mean in zip(self._buffer_partials, self._buffer_parts, self._buffer_means, strict=True):
-            mean[part.start : part.stop] = self.exchange.reduced(partials, part).div_(lanes)
+            mean[part.start : part.stop] = self.exchange.mean(partials, part, lanes)
         if not self.replicated:
             for flat in self._weights:
                 self.exchange.share_weights(flat)

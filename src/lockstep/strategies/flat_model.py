@@ -10,26 +10,23 @@ A re-entrant checkpoint hands over a gradient in pieces. They must add up to the
 lanes; in a fresh place they may be added one by one. So a gradient is folded at once only into a fresh place, or after
 it was seen to come whole. Until then every parameter has a hook.
 
-[Note: no negative zeros]
-What comes first into a fresh place is added to zero, so no sum ever is a negative zero, and a gradient that is missing
-changes nothing, whichever worker it is missing on.
+[Note: pairs]
+Of two lanes whose gradients are added to each other, the first one's large gradients stay where backward made them, and
+are added to the second one's in one go, see merging.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.errors import BadInput
 from lockstep.lanes.layout import Section, lay_out
-
-if TYPE_CHECKING:
-    from lockstep.lanes.tree import Fold
-
+from lockstep.lanes.tree import Fold
+from lockstep.strategies.merging import Merger
 
 LARGE = 1 << 15
 """Elements from which on a gradient is large."""
@@ -39,7 +36,7 @@ class FlatModel:
     """Re-points a model's parameters and float buffers into flat tensors, and catches its gradients.
 
     A lane:  1. `begin`  float buffers go back to the step's first value, gradients will go to a fold's buffer
-             2. forward and backward; each gradient is put or added into its place
+             2. forward and backward; each gradient is put or added into its place, see also merging.py
              3. `end`    what got no gradient counts as zero; the float buffers fold like the gradients
     """
 
@@ -56,8 +53,14 @@ class FlatModel:
         )
         self.buffers = FlatBuffers(model, workers)
         self._targets: list[Tensor] = []
+        self._above: list[list[Tensor]] = []
+        """What the target is merged with after this lane, as the targets are seen."""
+        self._merges: list[tuple[Sequence[Tensor], Sequence[Tensor]]] = []
+        self._merger = Merger()
+        self._waiting: dict[int, Tensor] = {}
+        """Large gradients of the lane before, see [Note: pairs]."""
         self._views: dict[int, list[Tensor]] = {}
-        self._fresh = True
+        self._fold = Fold(0, True, ())
         self._large = {index for index, p in enumerate(self.parameters) if p.numel() >= LARGE}
         self._small = [_without(section, self._large) for section in self.sections]
         self._fired: Counter[int] = Counter()
@@ -91,12 +94,12 @@ class FlatModel:
     def begin(self, fold: Fold, buffers: Sequence[Sequence[Tensor]]) -> None:
         """Start a lane: its gradients go into buffer `fold.buffer` (each a flat tensor per section)."""
         target = buffers[fold.buffer]
-        key = target[0].data_ptr()
-        if key not in self._views:
-            self._views[key] = self.views(target)
-        self._targets, self._fresh = self._views[key], fold.fresh
+        self._targets, self._fold = self._seen(target), fold
+        self._above = [self._seen(buffers[left]) for left, _ in fold.merges]
+        self._merges = [(buffers[left], buffers[right]) for left, right in fold.merges]
         self._fired.clear()
         if fold.fresh:
+            self._waiting.clear()
             for flat, parts in zip(target, self._small, strict=True):
                 for part in parts:
                     flat[part].zero_()
@@ -104,8 +107,15 @@ class FlatModel:
             self.parameters[index].grad = self._targets[index]
         self.buffers.restore()
 
+    def _seen(self, flats: Sequence[Tensor]) -> list[Tensor]:
+        """Return the views of flat tensors, made once."""
+        key = flats[0].data_ptr()
+        if key not in self._views:
+            self._views[key] = self.views(flats)
+        return self._views[key]
+
     def end(self) -> None:
-        """Finish a lane: a parameter that got no gradient adds zero, see [Note: no negative zeros]."""
+        """Finish a lane: a parameter that got no gradient adds zero."""
         for index in self._in_place:
             self.parameters[index].grad = None
         for index in list(self._hooks):
@@ -113,10 +123,14 @@ class FlatModel:
             if parameter.grad is not None:
                 self._put(index, parameter.grad)
                 parameter.grad = None
-            elif self._fresh and not fired and index in self._large:
-                self._targets[index].zero_()
-            elif self._fresh and fired == 1 and index not in self._whole:
+            elif not fired and index in self._large:
+                self._put_nothing(index)
+            elif self._fold.fresh and fired == 1 and index not in self._whole:
                 self._seen_whole(index)
+        for lefts, rights in self._merges:
+            for left, right, parts in zip(lefts, rights, self._small, strict=True):
+                for part in parts:
+                    left[part].add_(right[part])
         self.buffers.collect()
 
     def _seen_whole(self, index: int) -> None:
@@ -129,14 +143,14 @@ class FlatModel:
         def catch(parameter: Tensor) -> None:
             gradient = parameter.grad
             assert gradient is not None
-            if not self._fresh and index not in self._whole:
+            if not self._fold.fresh and index not in self._whole:
                 return  # all pieces add up there, and `end` takes them
             parameter.grad = None  # freed as soon as it is folded, and stolen, not added to, the next time
             self._fired[index] += 1
             if self._fired[index] == 1:
                 self._put(index, gradient)
-            elif self._fresh:
-                self._targets[index].add_(gradient)
+            elif self._fold.fresh:
+                self._waiting.get(index, self._targets[index]).add_(gradient)
                 self._whole.discard(index)
             else:
                 raise BadInput(
@@ -149,10 +163,26 @@ class FlatModel:
     def _put(self, index: int, gradient: Tensor) -> None:
         if gradient.is_sparse:
             raise BadInput(f"{self.names[index]} has a sparse gradient: use sparse=False in its embedding")
-        if self._fresh and index in self._large:
-            torch.add(gradient, 0.0, out=self._targets[index])
-        else:
+        if index not in self._large:
             self._targets[index].add_(gradient)
+        elif self._fold.waits:
+            self._waiting[index] = gradient
+        elif self._fold.fresh:
+            self._targets[index].copy_(gradient)
+        else:
+            self._add_up(index, gradient)
+
+    def _put_nothing(self, index: int) -> None:
+        if self._fold.fresh:
+            self._targets[index].zero_()
+        else:
+            self._add_up(index)
+
+    def _add_up(self, index: int, *gradient: Tensor) -> None:
+        """Add a large gradient, if there is one, to what waits for it or is in its place; that to the sums above."""
+        first = self._waiting.pop(index, self._targets[index])
+        above = [sums[index] for sums in self._above]
+        self._merger.add_up([first, *gradient, *above], out=above[-1] if above else self._targets[index])
 
 
 class FlatBuffers:

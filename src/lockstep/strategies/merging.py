@@ -1,0 +1,62 @@
+"""Large gradients added to each other and to the sums above them in one go.
+
+    lane 3 of four:    tree      (g0 + g1) + (g2 + g3)
+                       memory     a sum       kept  new      block by block, in the cache:  sum + (g2 + g3)
+
+Putting g2 down first, adding g3 to it there, and that to the sum would fetch a whole set of gradients three times more,
+and write one twice more. The additions, and so the bits, are the same.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lockstep.comm.combine import BLOCK_BYTES, arithmetic, quiet
+from lockstep.comm.small import plain
+from lockstep.comm.wire import OPS
+
+SUM = OPS.index("sum")
+
+
+def untouched(like: Tensor) -> Tensor:
+    """Return zeros for sums that large gradients mostly pass by: pages that take no memory before they are written."""
+    if not like.is_cpu:
+        return torch.zeros_like(like)
+    pages = mmap.mmap(-1, like.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=like.dtype)
+
+
+class Merger:
+    """Adds up chains of terms; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._room: dict[torch.dtype, Tensor] = {}
+
+    def add_up(self, terms: Sequence[Tensor], out: Tensor) -> None:
+        """Add the second term to the first, the third to that sum, and so on; `out` may be one of the terms."""
+        if len(terms) == 1:
+            if terms[0] is not out:
+                out.copy_(terms[0])
+        elif len(terms) == 2:
+            torch.add(terms[0], terms[1], out=out)
+        elif all(map(plain, terms)):
+            self._by_blocks([one.detach().view(-1) for one in terms], out.view(-1))
+        else:
+            torch.add(sum(terms[1:-1], terms[0]), terms[-1], out=out)
+
+    def _by_blocks(self, terms: Sequence[Tensor], out: Tensor) -> None:
+        how, block = arithmetic(SUM, out.dtype), BLOCK_BYTES // out.itemsize
+        if out.dtype not in self._room:
+            self._room[out.dtype] = out.new_empty(block)
+        room = how.view(self._room[out.dtype])
+        views = [how.view(one) for one in (out, *terms)]
+        with quiet():
+            for start in range(0, out.numel(), block):
+                result, total, *between, last = (one[start : start + block] for one in views)
+                for term in between:
+                    total = how.combine(total, term, out=room[: len(term)])
+                how.combine(total, last, out=result)
