@@ -35,16 +35,16 @@ WORKERS = (2, 4)
 PAIRS = ((BASE, DROP_IN), (IN_TURN, TREE))
 """Close together: each pair has processes of its own, in which no third way takes room in the caches."""
 IN_ROUNDS = f"{TREE}, in rounds"
-STARTS = 4
+STARTS = 6
 """How often the ranks are started anew for ways whose ratio has a goal. Where weights and the optimizer's state happen
 to lie in memory makes one way up to a tenth slower than another while its process lives, and another way the next time;
 it often is the way that was made first. So every second start makes them the other way round, a ratio is taken in each
 start, and the middle of these counts."""
-PAIR_STARTS, PAIR_TURNS = 8, 5
+PAIR_STARTS, PAIR_TURNS = 12, 5
 """Pairs are started more often, and take so many times more turns in all."""
 MEMORY_STARTS = 3
 """In how many starts a way's memory is taken: the allocator keeps now more, now less of what is freed."""
-ROUNDS = 3
+ROUNDS = 6
 """How often two and MANY workers take turns; each turn starts its ranks anew."""
 DROP_IN_GOALS = {"mlp": 1.0, "cifar100": 1.0, "500 small tensors": 1.05}
 STRATEGY_GOALS = {"mlp": 0.55, "cifar100": 0.97, "500 small tensors": 0.9}
