@@ -80,7 +80,7 @@ def test_threads(name: str, workers: int) -> None:
     assert train(name, "dp", World.alone(threads=1), workers) == (digest, list(losses))
 
 
-@pytest.mark.parametrize("name", ["tokens", "whole tensors"])
+@pytest.mark.parametrize("name", ["tokens", "whole tensors", "now and then", "in pieces"])
 def test_an_inexact_sum_is_near_and_the_same_on_as_many_workers(name: str, group: tuple[Ranks, list[int]]) -> None:
     """A running sum per worker, then the tree over workers: exact where each has one lane, else its own bits."""
     ranks, hosts = group

@@ -1,4 +1,4 @@
-"""What an exchange promises: sums over lanes in tree order, bit for bit, wherever the partials are."""
+"""What an exchange promises: means over lanes, summed in tree order, bit for bit, wherever the partials are."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.comm.arena import Arena
+from lockstep.comm.combine import BLOCK_BYTES
 from lockstep.comm.exact import Collective, Exchange, InProcess, SharedArena
 from lockstep.comm.hosts import ArenaPerHost, carriers, host_arena, ranks_by_host
 from lockstep.lanes.tree import Node, children
@@ -28,8 +29,14 @@ HOSTS: dict[str, Hosts] = {
 }
 
 
+LENGTHS = ((BLOCK_BYTES // 4 + 1024, torch.float32), (3072, torch.float64), (2048, torch.bfloat16))
+"""Of a worker's slice; the first is more than what is added up at a time."""
+
+
 def lane_value(lane: int, numel: int, dtype: torch.dtype) -> Tensor:
-    return made((numel,), dtype, 100 + lane)
+    values = made((numel,), dtype, 100 + lane)
+    values[::7] = -0.0
+    return values
 
 
 def summed(node: Node, numel: int, dtype: torch.dtype) -> Tensor:
@@ -44,7 +51,7 @@ def check(exchange: Exchange, lanes: int) -> str:
     """One step's calls, twice, on two buffers as on two sections of a model."""
     workers, rank = exchange.workers, exchange.rank
     buffers = []
-    for length, dtype in ((1024, torch.float32), (3072, torch.float64), (2048, torch.bfloat16)):
+    for length, dtype in LENGTHS:
         flat = exchange.weights(length * workers, dtype, "cpu")
         if rank == 0:
             flat.copy_(made((flat.numel(),), dtype, 5))
@@ -63,6 +70,7 @@ def check(exchange: Exchange, lanes: int) -> str:
             expected = summed(Node(0, lanes), flat.numel(), flat.dtype) / 3.0
             reduced = exchange.mean(partials, part, 3.0)
             assert torch.equal(reduced, expected[part.start : part.stop])
+            assert not (torch.signbit(reduced) & (reduced == 0)).any()
             whole = exchange.whole(partials, reduced.mul_(2))
             assert whole is None or torch.equal(whole, expected * 2)
             flat[part.start : part.stop] = reduced
@@ -74,7 +82,7 @@ def check(exchange: Exchange, lanes: int) -> str:
 
 
 def room(lanes: int, workers: int) -> int:
-    return 16 * lanes * workers * Arena.room(3072, torch.float64)
+    return (1 + 2 * lanes) * sum(Arena.room(length * workers, dtype) for length, dtype in LENGTHS)
 
 
 def over_hosts(rank: int, size: int, hosts: Hosts, lanes: int) -> tuple[str, Hosts]:

@@ -1,4 +1,4 @@
-"""How much memory the workers of a host share: as much as their exchange's partials take, whatever it keeps."""
+"""How much memory the workers of a host share: one copy of the weights and all of their partials."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lockstep.strategies import merging
-from lockstep.strategies.merging import Merger
+from lockstep.strategies.merging import Merger, untouched
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 
@@ -32,10 +32,9 @@ def test_the_same_bits_as_one_by_one(count: int, length: int, dtype: torch.dtype
     expected = terms[0].clone()
     for term in terms[1:]:
         expected.add_(term)
-    out = terms[-1] if onto else torch.full_like(terms[0], 7)
     if turned:  # a gradient need not lie as its place does
         terms[0] = terms[0].t().contiguous().t()
-        out = terms[-1] if onto else out
+    out = terms[-1] if onto else torch.full_like(terms[-1], 7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merging, "BLOCK_BYTES", 64)
         Merger().add_up(terms, out)
@@ -47,3 +46,11 @@ def test_an_overflow_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
     Merger().add_up([torch.full((4,), 3e38)] * 2 + [out], out)
     assert torch.isinf(out).all()
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zeros_that_can_be_written(dtype: torch.dtype) -> None:
+    like = torch.ones(5000, dtype=dtype)
+    found = untouched(like)
+    assert (found.shape, found.dtype, int(found.count_nonzero())) == (like.shape, dtype, 0)
+    assert torch.equal(found.add_(like), like)

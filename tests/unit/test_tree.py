@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.lanes.schedule import owned_lanes
-from lockstep.lanes.tree import Node, additions, children, cover, folding, merged
+from lockstep.lanes.tree import Fold, Node, additions, children, cover, folding, merged, running
 
 LANES = st.integers(1, 40)
 
@@ -20,14 +20,20 @@ def spelled(node: Node) -> str:
     return f"({spelled(left)}+{spelled(right)})"
 
 
+def check_waits(folds: list[Fold]) -> None:
+    """A lane waits if it is put down and the next one is added to it, and only then."""
+    followers = [*((fold.buffer, fold.fresh) for fold in folds[1:]), None]
+    for fold, follower in zip(folds, followers, strict=True):
+        assert fold.waits == (fold.fresh and follower == (fold.buffer, False))
+
+
 def folded(node: Node) -> str:
     """Return the same from the buffers of a worker that folds its lanes one by one."""
     folds, count = folding(node)
+    check_waits(folds)
     buffers = [""] * count
     for lane, fold in zip(range(node.lo, node.hi), folds, strict=True):
         value = str(lane)
-        waits = fold.fresh and lane + 1 < node.hi and folds[lane - node.lo + 1][:2] == (fold.buffer, False)
-        assert fold.waits == waits, "waits for a lane that is not added to it, or does not for one that is"
         if fold.fresh:
             assert not buffers[fold.buffer], "a buffer in use was overwritten"
         buffers[fold.buffer] = value if fold.fresh else f"({buffers[fold.buffer]}+{value})"
@@ -66,6 +72,14 @@ def test_hosts_that_add_up_their_own_first_agree(lanes: int, workers: int, data:
     for one, other in additions(lanes, partials):
         total[one] = f"({total[one]}+{total[other]})"
     assert total[0] == spelled(Node(0, lanes))
+
+
+@given(LANES)
+def test_a_running_sum_has_one_buffer(lanes: int) -> None:
+    folds, count = running(lanes)
+    check_waits(folds)
+    assert (count, {fold.buffer for fold in folds}) == (1, {0})
+    assert [fold.fresh for fold in folds] == [True] + [False] * (lanes - 1)
 
 
 def test_the_tree_by_hand() -> None:

@@ -106,7 +106,7 @@ def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _divide_complex(total: Tensor, count: int, *, out: Tensor) -> None:
+def _divide_complex(total: Tensor, count: float, *, out: Tensor) -> None:
     # Part by part: torch's complex division rounds more than once, and torch.distributed hands all_reduce the parts as
     # real numbers but reduce the whole, so the two would differ.
     torch.div(torch.view_as_real(total), count, out=torch.view_as_real(out))

@@ -94,7 +94,7 @@ class Exchange(ABC):
     def _add_up(self, parts: Sequence[Tensor], plan: Sequence[Add], weight: float | None = None) -> Tensor:
         """Add partials in tree order, in place; with a weight, all are added up to the first, and that is divided.
 
-        Block by block: what is used again is still in the cache. For [Note: no negative zeros] see above.
+        Block by block: what is used again is still in the cache. See [Note: no negative zeros].
         """
         length = parts[0].numel()
         block = BLOCK_BYTES // parts[0].itemsize if parts[0].is_cpu else max(length, 1)

@@ -164,7 +164,7 @@ class ShmGroup(RunningGroup):
         """Collect every rank's tensor in one tensor on every rank."""
         size = source.numel()
         alike = output.numel() == size * self._size and output.dtype == source.dtype
-        if opts is not None and alike and small.fits(source) and small.plain(output) and self._at_once(opts):
+        if opts is not None and alike and small.fits(source) and tensors.plain(output) and self._at_once(opts):
             start, step = output.data_ptr(), source.nbytes
             addresses = [start + r * step for r in range(self._size)]
             return self._short(self._small.all_gather, source, addresses, opts, [output])

@@ -20,6 +20,7 @@ from torch import Tensor
 from lockstep.comm import combine, tree
 from lockstep.comm.kept import keep
 from lockstep.comm.layout import SMALL_BYTES
+from lockstep.comm.tensors import plain
 from lockstep.comm.wire import Call, Kind
 
 if TYPE_CHECKING:
@@ -32,17 +33,6 @@ PLANS_KEPT: Final = 256
 
 Step = tuple[Any, Any, Any]
 """Left, right, and where to: tensors, or arrays of numpy."""
-
-
-def plain(tensor: Tensor) -> bool:
-    """Tell whether a tensor's bytes may be read and written as they lie."""
-    return (
-        tensor.is_cpu
-        and tensor.layout is torch.strided
-        and tensor.is_contiguous()
-        and not tensor.is_neg()
-        and not tensor.is_conj()
-    )
 
 
 def fits(tensor: Tensor) -> bool:

@@ -29,6 +29,17 @@ def check_cpu(tensors: Iterable[Tensor]) -> None:
             )
 
 
+def plain(tensor: Tensor) -> bool:
+    """Tell whether a tensor's bytes may be read and written as they lie."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+    )
+
+
 def span(tensor: Tensor) -> Span:
     """Return where a contiguous tensor's bytes are."""
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()

@@ -79,8 +79,8 @@ class ExactWorker:
             plans = [running(len(self._lanes[0]))]
         self._folds = [folds for folds, _ in plans]
         spare = max(buffers for _, buffers in plans) - 1
-        # zeros: the gaps between tensors are added and squared with the rest, and must stay zero
         self._scratch = [[untouched(p[0]) for _ in range(spare)] for p in self._partials]
+        # zeros: the gaps between tensors are added with the rest, and must stay zero
         self._buffer_scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._buffer_partials]
         self.members = [[self._index(p) for p in group["params"]] for group in self.optimizer.param_groups]
         self.chunks: list[sliced.Chunk] = []
@@ -205,6 +205,8 @@ class ExactWorker:
             for section, (part, gradient) in enumerate(zip(self._parts, reduced, strict=True)):
                 sliced.hand_over(self.chunks, section, part, gradient)
             self.optimizer.step()
+            for chunk in self.chunks:
+                chunk.weight.grad = None  # else what was received lives until the next step has received its own
         if self.schedule is not None:
             self.schedule.step()
 

@@ -1,18 +1,19 @@
 """A model on flat buffers: weights are views of one, gradients fold into another, lane by lane.
 
 [Note: large and small gradients]
-A hook folds a large gradient as soon as it is there, and frees it. A small one costs less to add than its hook to
-call: backward itself adds it to `.grad`, which is a view of the place where it belongs. None is kept for later: small
-tensors that stay between large ones make the heap grow and shrink in every step, which costs more than all of this.
+A hook folds a large gradient as soon as it is there. A small one costs less to add than its hook to call: backward
+itself adds it to `.grad`, which is a view of the place where it belongs. No small one is kept for later: small tensors
+that stay between large ones make the heap grow and shrink in every step, which costs more than all of this.
 
 [Note: gradients in pieces]
 A re-entrant checkpoint hands over a gradient in pieces. They must add up to the lane's gradient before they meet other
-lanes; in a fresh place they may be added one by one. So a gradient is folded at once only into a fresh place, or after
-it was seen to come whole. Until then every parameter has a hook.
+lanes; in a fresh place, or while they wait, they may be added one by one. So a gradient is folded at once only where it
+is the first, or after it was seen to come whole. Until then every parameter has a hook.
 
 [Note: pairs]
-Of two lanes whose gradients are added to each other, the first one's large gradients stay where backward made them, and
-are added to the second one's in one go, see merging.py.
+Of two lanes whose gradients are added to each other, the first one's large gradients wait where backward made them, and
+are added to the second one's in one go, see merging.py. That takes room for one set of them, so accelerators do not do
+it. As where torch itself accumulates, nobody else may write to a gradient that was handed over.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class FlatModel:
         self.buffers = FlatBuffers(model, workers)
         self._targets: list[Tensor] = []
         self._above: list[list[Tensor]] = []
-        """What the target is merged with after this lane, as the targets are seen."""
+        """The sums that a large gradient's sum is added to in turn, each as one view per parameter."""
         self._merges: list[tuple[Sequence[Tensor], Sequence[Tensor]]] = []
+        """The same additions for what lies between the large ones."""
         self._merger = Merger()
         self._waiting: dict[int, Tensor] = {}
         """Large gradients of the lane before, see [Note: pairs]."""
@@ -92,14 +94,16 @@ class FlatModel:
         return found
 
     def begin(self, fold: Fold, buffers: Sequence[Sequence[Tensor]]) -> None:
-        """Start a lane: its gradients go into buffer `fold.buffer` (each a flat tensor per section)."""
+        """Start a lane: its gradients go into buffer `fold.buffer` (each a flat tensor per section), or past it."""
         target = buffers[fold.buffer]
-        self._targets, self._fold = self._seen(target), fold
-        self._above = [self._seen(buffers[left]) for left, _ in fold.merges]
+        self._targets, self._fold = self._views_of(target), fold
+        self._above = [self._views_of(buffers[left]) for left, _ in fold.merges]
         self._merges = [(buffers[left], buffers[right]) for left, right in fold.merges]
         self._fired.clear()
         if fold.fresh:
             self._waiting.clear()
+            for index in self._hooks:
+                self.parameters[index].grad = None  # of a step that failed
             for flat, parts in zip(target, self._small, strict=True):
                 for part in parts:
                     flat[part].zero_()
@@ -107,7 +111,7 @@ class FlatModel:
             self.parameters[index].grad = self._targets[index]
         self.buffers.restore()
 
-    def _seen(self, flats: Sequence[Tensor]) -> list[Tensor]:
+    def _views_of(self, flats: Sequence[Tensor]) -> list[Tensor]:
         """Return the views of flat tensors, made once."""
         key = flats[0].data_ptr()
         if key not in self._views:
@@ -115,7 +119,7 @@ class FlatModel:
         return self._views[key]
 
     def end(self) -> None:
-        """Finish a lane: a parameter that got no gradient adds zero."""
+        """Finish a lane: a parameter that got no gradient adds zero, and small sums are merged."""
         for index in self._in_place:
             self.parameters[index].grad = None
         for index in list(self._hooks):
@@ -150,7 +154,7 @@ class FlatModel:
             if self._fired[index] == 1:
                 self._put(index, gradient)
             elif self._fold.fresh:
-                self._waiting.get(index, self._targets[index]).add_(gradient)
+                self._add_piece(index, gradient)
                 self._whole.discard(index)
             else:
                 raise BadInput(
@@ -165,24 +169,30 @@ class FlatModel:
             raise BadInput(f"{self.names[index]} has a sparse gradient: use sparse=False in its embedding")
         if index not in self._large:
             self._targets[index].add_(gradient)
-        elif self._fold.waits:
+        elif self._fold.waits and gradient.is_cpu:
             self._waiting[index] = gradient
         elif self._fold.fresh:
             self._targets[index].copy_(gradient)
         else:
-            self._add_up(index, gradient)
+            self._complete(index, gradient)
 
     def _put_nothing(self, index: int) -> None:
         if self._fold.fresh:
             self._targets[index].zero_()
         else:
-            self._add_up(index)
+            self._complete(index, None)
 
-    def _add_up(self, index: int, *gradient: Tensor) -> None:
+    def _add_piece(self, index: int, gradient: Tensor) -> None:
+        if index in self._waiting:  # not in place: it may share its memory with another gradient
+            self._waiting[index] = self._waiting[index] + gradient
+        else:
+            self._targets[index].add_(gradient)
+
+    def _complete(self, index: int, gradient: Tensor | None) -> None:
         """Add a large gradient, if there is one, to what waits for it or is in its place; that to the sums above."""
         first = self._waiting.pop(index, self._targets[index])
-        above = [sums[index] for sums in self._above]
-        self._merger.add_up([first, *gradient, *above], out=above[-1] if above else self._targets[index])
+        terms = [first, *([] if gradient is None else [gradient]), *(sums[index] for sums in self._above)]
+        self._merger.add_up(terms, out=terms[-1] if self._above else self._targets[index])
 
 
 class FlatBuffers:

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from lockstep.comm.combine import BLOCK_BYTES, arithmetic, quiet
-from lockstep.comm.small import plain
+from lockstep.comm.tensors import plain
 from lockstep.comm.wire import OPS
 
 SUM = OPS.index("sum")
 
 
 def untouched(like: Tensor) -> Tensor:
-    """Return zeros for sums that large gradients mostly pass by: pages that take no memory before they are written."""
+    """Return zeros for sums that large gradients pass by, if none is missing: unwritten pages take no memory."""
     if not like.is_cpu:
         return torch.zeros_like(like)
     pages = mmap.mmap(-1, like.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -43,7 +43,7 @@ class Merger:
                 out.copy_(terms[0])
         elif len(terms) == 2:
             torch.add(terms[0], terms[1], out=out)
-        elif all(map(plain, terms)):
+        elif all(map(plain, (*terms, out))):
             self._by_blocks([one.detach().view(-1) for one in terms], out.view(-1))
         else:
             torch.add(sum(terms[1:-1], terms[0]), terms[-1], out=out)
