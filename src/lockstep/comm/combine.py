@@ -17,7 +17,7 @@ from lockstep.comm import tree
 from lockstep.comm.wire import OPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 BLOCK_BYTES: Final = 256 * 1024
 """Of each part, combined at a time: larger blocks leave the cache, smaller ones are mostly calls."""
@@ -67,6 +67,11 @@ def quiet_context() -> Context:
     return context
 
 
+def in_blocks(rows: Sequence[Any], block: int) -> Iterator[tuple[Any, ...]]:
+    """Return rows of one length side by side, so many elements of each at a time."""
+    return zip(*([row[start : start + block] for start in range(0, len(row), block)] for row in rows), strict=True)
+
+
 class Combiner:
     """Combines the parts of `size` ranks, block by block; used by one thread at a time."""
 
@@ -84,9 +89,8 @@ class Combiner:
         how = arithmetic(op, out.dtype, out.device.type)
         block = BLOCK_BYTES // out.itemsize
         scratch = [how.view(s) for s in self._room(out, block)]
-        cuts = [_cut(how.view(row), block) for row in (out, *parts, *copies)]
         with quiet():
-            for result, *rest in zip(*cuts, strict=True):
+            for result, *rest in in_blocks([how.view(row) for row in (out, *parts, *copies)], block):
                 length = len(result)
                 room = scratch if length == block else [s[:length] for s in scratch]
                 how.run(rest[: self.size], room, result)
@@ -110,7 +114,3 @@ def _divide_complex(total: Tensor, count: float, *, out: Tensor) -> None:
     # Part by part: torch's complex division rounds more than once, and torch.distributed hands all_reduce the parts as
     # real numbers but reduce the whole, so the two would differ.
     torch.div(torch.view_as_real(total), count, out=torch.view_as_real(out))
-
-
-def _cut(row: Any, block: int) -> list[Any]:
-    return [row[start : start + block] for start in range(0, len(row), block)]

@@ -26,12 +26,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.comm.arena import Arena
-from lockstep.comm.combine import BLOCK_BYTES, arithmetic, quiet
-from lockstep.comm.wire import OPS
+from lockstep.comm.combine import BLOCK_BYTES, arithmetic, in_blocks, quiet
+from lockstep.comm.wire import AVERAGE
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Add, Node, additions, cover
-
-MEAN = OPS.index("avg")
 
 
 class Exchange(ABC):
@@ -96,20 +94,18 @@ class Exchange(ABC):
 
         Block by block: what is used again is still in the cache. See [Note: no negative zeros].
         """
-        length = parts[0].numel()
-        block = BLOCK_BYTES // parts[0].itemsize if parts[0].is_cpu else max(length, 1)
-        how = arithmetic(MEAN, parts[0].dtype, parts[0].device.type)
+        first = parts[0]
+        block = BLOCK_BYTES // first.itemsize if first.is_cpu else max(first.numel(), 1)
+        how = arithmetic(AVERAGE, first.dtype, first.device.type)
         assert how.mean is not None
-        views = [how.view(one) for one in parts]
         with quiet():
-            for start in range(0, length, block):
-                blocks = [one[start : start + block] for one in views]
+            for blocks in in_blocks([how.view(one) for one in parts], block):
                 for left, right in plan:
                     how.combine(blocks[left], blocks[right], out=blocks[left])
                 if weight is not None:
                     how.combine(blocks[0], 0.0, out=blocks[0])
                     how.mean(blocks[0], weight, out=blocks[0])
-        return parts[0]
+        return first
 
 
 class InProcess(Exchange):

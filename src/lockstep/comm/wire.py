@@ -32,6 +32,8 @@ DTYPES: Final = sorted(
 )
 _CODES: Final = {dtype: code for code, dtype in enumerate(DTYPES)}
 OPS: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+SUM: Final = OPS.index("sum")
+AVERAGE: Final = OPS.index("avg")
 _NONE: Final = 255
 _SEQUENCE: Final = struct.Struct("<Q")
 _FORMAT: Final = struct.Struct("<BBBxiQQ32x")

@@ -20,14 +20,13 @@ from torch import Tensor
 
 from lockstep.comm.combine import Combiner
 from lockstep.comm.tell import all_gather_single
-from lockstep.comm.wire import OPS
+from lockstep.comm.wire import AVERAGE
 from lockstep.nn.buckets import ALIGN
 
 AVERAGING = ("nccl", "shm")
 """Backends that take the mean themselves."""
 EXACT = ("shm",)
 """Backends whose all_reduce has the one order of addition."""
-AVERAGE = OPS.index("avg")
 
 
 class Reduction(ABC):

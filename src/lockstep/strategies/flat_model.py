@@ -53,11 +53,11 @@ class FlatModel:
             workers,
         )
         self.buffers = FlatBuffers(model, workers)
+        self._sums: Sequence[Sequence[Tensor]] = []
+        """What gradients fold into: each a flat tensor per section."""
         self._targets: list[Tensor] = []
         self._above: list[list[Tensor]] = []
         """The sums that a large gradient's sum is added to in turn, each as one view per parameter."""
-        self._merges: list[tuple[Sequence[Tensor], Sequence[Tensor]]] = []
-        """The same additions for what lies between the large ones."""
         self._merger = Merger()
         self._waiting: dict[int, Tensor] = {}
         """Large gradients of the lane before, see [Note: pairs]."""
@@ -95,10 +95,10 @@ class FlatModel:
 
     def begin(self, fold: Fold, buffers: Sequence[Sequence[Tensor]]) -> None:
         """Start a lane: its gradients go into buffer `fold.buffer` (each a flat tensor per section), or past it."""
+        self._sums, self._fold = buffers, fold
         target = buffers[fold.buffer]
-        self._targets, self._fold = self._views_of(target), fold
+        self._targets = self._views_of(target)
         self._above = [self._views_of(buffers[left]) for left, _ in fold.merges]
-        self._merges = [(buffers[left], buffers[right]) for left, right in fold.merges]
         self._fired.clear()
         if fold.fresh:
             self._waiting.clear()
@@ -131,10 +131,10 @@ class FlatModel:
                 self._put_nothing(index)
             elif self._fold.fresh and fired == 1 and index not in self._whole:
                 self._seen_whole(index)
-        for lefts, rights in self._merges:
-            for left, right, parts in zip(lefts, rights, self._small, strict=True):
+        for left, right in self._fold.merges:
+            for one, other, parts in zip(self._sums[left], self._sums[right], self._small, strict=True):
                 for part in parts:
-                    left[part].add_(right[part])
+                    one[part].add_(other[part])
         self.buffers.collect()
 
     def _seen_whole(self, index: int) -> None:

@@ -15,11 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lockstep.comm.combine import BLOCK_BYTES, arithmetic, quiet
+from lockstep.comm.combine import BLOCK_BYTES, arithmetic, in_blocks, quiet
 from lockstep.comm.tensors import plain
-from lockstep.comm.wire import OPS
-
-SUM = OPS.index("sum")
+from lockstep.comm.wire import SUM
 
 
 def untouched(like: Tensor) -> Tensor:
@@ -53,10 +51,8 @@ class Merger:
         if out.dtype not in self._room:
             self._room[out.dtype] = out.new_empty(block)
         room = how.view(self._room[out.dtype])
-        views = [how.view(one) for one in (out, *terms)]
         with quiet():
-            for start in range(0, out.numel(), block):
-                result, total, *between, last = (one[start : start + block] for one in views)
+            for result, total, *between, last in in_blocks([how.view(one) for one in (out, *terms)], block):
                 for term in between:
                     total = how.combine(total, term, out=room[: len(term)])
                 how.combine(total, last, out=result)
