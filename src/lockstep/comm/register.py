@@ -12,6 +12,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from lockstep.torch_compat import skip_flight_recorder
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
@@ -31,6 +33,7 @@ def _register(module: ModuleType) -> None:
     backend = getattr(module, "Backend", None)
     if backend is not None:
         backend.register_backend("shm", _create, extended_api=True, devices=["cpu"])
+        skip_flight_recorder(module, "shm")
 
 
 class _Then(Loader):
