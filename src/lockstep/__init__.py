@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from lockstep import data, nn
     from lockstep.recipe import Loss, Recipe
     from lockstep.train.trainer import Trainer
-    from lockstep.world import World, join
+    from lockstep.world.join import join
+    from lockstep.world.place import World
 
 __all__ = ["Loss", "Recipe", "Trainer", "World", "__version__", "data", "join", "nn"]
 
@@ -21,8 +22,8 @@ _HOMES = {
     "Loss": "lockstep.recipe",
     "Recipe": "lockstep.recipe",
     "Trainer": "lockstep.train.trainer",
-    "World": "lockstep.world",
-    "join": "lockstep.world",
+    "World": "lockstep.world.place",
+    "join": "lockstep.world.join",
 }
 _PARTS = ("data", "nn")
 

@@ -24,8 +24,8 @@ from lockstep.version import __version__
 if TYPE_CHECKING:
     from types import FrameType
 
-    from lockstep.launch.detect import Place
     from lockstep.train.spec import RunSpec
+    from lockstep.world.place import Place
 
 app = typer.Typer(
     name="lockstep",
@@ -84,9 +84,9 @@ def run(
     json: Json = False,
 ) -> None:
     """Train a recipe one way, under any launcher."""
-    from lockstep.launch.detect import detect
     from lockstep.launch.start import Reach, start_run
     from lockstep.strategies import check_exact
+    from lockstep.world.detect import detect
 
     place: Place | None = None
     if rank is not None:
@@ -200,8 +200,8 @@ def _resumed(context: typer.Context, spec: RunSpec, place: Place | None) -> RunS
 
 
 def _by_hand(rank: int, workers: int | None, rendezvous: str | None, launcher: str | None) -> Place:
-    from lockstep.launch.addresses import split_address
-    from lockstep.launch.detect import Place
+    from lockstep.world.addresses import split_address
+    from lockstep.world.place import Place
 
     missing = [name for name, value in (("--workers", workers), ("--rendezvous", rendezvous)) if value is None]
     if missing or workers is None or rendezvous is None:

@@ -89,7 +89,7 @@ def _new_plan(
     from lockstep.comparison.plan import ComparisonPlan, ways
     from lockstep.report.wording import trained
     from lockstep.train.spec import source_of
-    from lockstep.world import usable_cpus
+    from lockstep.world.resources import usable_cpus
 
     short = asked.steps is None and asked.epochs is None
     spec = asked.spec(

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from lockstep.errors import BadInput
-from lockstep.launch.detect import conflicts, detect
 from lockstep.launch.registry import LAUNCHERS, find
 from lockstep.train.spec import versions
-from lockstep.world import choose_device, choose_threads, usable_cpus
+from lockstep.world.detect import conflicts, detect
+from lockstep.world.resources import choose_device, choose_threads, usable_cpus
 
 
 def examine(env: Mapping[str, str] = os.environ) -> dict[str, Any]:

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from lockstep.comm.arena import Arena
 from lockstep.comm.combine import BLOCK_BYTES
-from lockstep.comm.exact import Collective, Exchange, InProcess, SharedArena
-from lockstep.comm.hosts import ArenaPerHost, carriers, host_arena, ranks_by_host
+from lockstep.exchange.base import Exchange
+from lockstep.exchange.collective import Collective
+from lockstep.exchange.hosts import ArenaPerHost, carriers, host_arena, ranks_by_host
+from lockstep.exchange.in_process import InProcess
+from lockstep.exchange.shared_arena import SharedArena
 from lockstep.lanes.tree import Node, children
 from tests.contract.cases import made
 from tests.ranks import Ranks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.launch.addresses import free_port
+from lockstep.world.addresses import free_port
 from tests.commands import BIN, LOCKSTEP, Done, Marked, finish, inside
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lockstep.comm.layout import SMALL_BYTES
+from lockstep.comm.segment_layout import SMALL_BYTES
 from lockstep.comm.small import PLANS_KEPT
 from lockstep.errors import BadInput
 from tests.contract.cases import folded, made

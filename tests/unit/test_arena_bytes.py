@@ -8,11 +8,11 @@ from torch import nn
 from torch.optim import SGD
 
 from lockstep.comm.arena import Arena
-from lockstep.comm.exact import Exchange
-from lockstep.lanes.layout import lay_out
+from lockstep.exchange.base import Exchange
+from lockstep.lanes.flat_layout import lay_out
 from lockstep.lanes.tree import Node
 from lockstep.strategies.base import Training
-from lockstep.strategies.exact import arena_bytes
+from lockstep.strategies.exact_step import arena_bytes
 
 
 def training(lanes: int) -> Training:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import BadInput
-from lockstep.launch.detect import Place, conflicts, detect, node_names, tasks_per_node
+from lockstep.world.detect import conflicts, detect, node_names, tasks_per_node
+from lockstep.world.place import Place
 
 CAPTURED = Path(__file__).parent / "environments"
 

@@ -24,34 +24,32 @@ MAY_IMPORT = {
     "__init__": "comm recipe train world version",
     "comparison": "launch report train strategies errors",
     "doctor": "launch train world errors",
-    "bench": "recipes recipe report train strategies data nn comm lanes world errors",
-    "peers": "launch train strategies data recipe digest world errors",
+    "bench": "recipes recipe report train strategies data nn exchange comm lanes world torch_compat errors",
+    "peers": "launch train strategies data recipe digest world torch_compat errors",
     "report": "train errors version strategy_names",
-    "launch": "train strategies comm world errors strategy_names",
-    "train": "strategies data nn comm recipe digest world seeding errors version lanes strategy_names",
-    "strategies": "data nn comm lanes digest recipe world errors strategy_names",
+    "launch": "train strategies comm world torch_compat errors strategy_names",
+    "train": "strategies data nn comm recipe digest world seeding torch_compat errors version lanes strategy_names",
+    "strategies": "exchange data nn comm lanes digest recipe world torch_compat errors strategy_names",
     "recipes": "recipe data",
     "recipe": "lanes errors",
-    "world": "launch.detect launch.addresses comm errors",
-    "comm": "launch.detect launch.addresses lanes errors",
-    "nn": "comm lanes errors",
-    "data": "lanes seeding errors",
-    "lanes": "seeding errors",
+    "exchange": "comm lanes torch_compat errors",
+    "world": "comm torch_compat errors",
+    "comm": "lanes torch_compat errors",
+    "nn": "comm lanes torch_compat errors",
+    "data": "lanes seeding torch_compat errors",
+    "lanes": "seeding torch_compat errors",
     "digest": "",
     "seeding": "",
     "errors": "",
     "version": "",
     "strategy_names": "",
+    "torch_compat": "",
 }
-# These two parts of launch are read by `world`, so they must stand below it.
-BELOW_WORLD = {"launch.detect", "launch.addresses"}
 
 
 def part_of(module: str) -> str:
     """Return the part of the design that a module belongs to."""
-    names = module.removeprefix("lockstep.").split(".")
-    joined = ".".join(names[:2])
-    return joined if joined in BELOW_WORLD else names[0]
+    return module.removeprefix("lockstep.").split(".")[0]
 
 
 def imports(path: Path) -> list[str]:
@@ -86,11 +84,7 @@ def files() -> list[Path]:
 def test_no_import_goes_back(path: Path) -> None:
     relative = path.relative_to(SOURCE).with_suffix("")
     own = part_of("lockstep." + ".".join(relative.parts))
-    if own in BELOW_WORLD:
-        allowed = {"errors"}
-    else:
-        allowed = {own, *MAY_IMPORT[own].split()}
-        allowed |= BELOW_WORLD if "launch" in allowed else set()
+    allowed = {own, *MAY_IMPORT[own].split()}
     bad = [module for module in imports(path) if part_of(module) not in allowed]
     assert not bad, f"{relative} imports {bad}; {own} may import {sorted(allowed)}"
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from lockstep.errors import BadInput
 from lockstep.strategies.clock import PARTS, Clock
-from lockstep.train.prints import fingerprints, is_print_step
+from lockstep.train.fingerprints import fingerprints, is_print_step
 from lockstep.train.steps import joined, quartiles, waited, warmup
 from lockstep.train.weights import largest_difference, read_weights, write_weights
 

@@ -6,9 +6,10 @@ import pytest
 
 from lockstep import World
 from lockstep.errors import BadInput
-from lockstep.launch.addresses import FIRST_PORT, LAST_PORT, candidate_ports, interface_towards, resolve, split_address
-from lockstep.launch.detect import Place
-from lockstep.world import choose_device, choose_threads, join, locate
+from lockstep.world.addresses import FIRST_PORT, LAST_PORT, candidate_ports, interface_towards, resolve, split_address
+from lockstep.world.join import join, locate
+from lockstep.world.place import Place
+from lockstep.world.resources import choose_device, choose_threads
 
 
 @pytest.mark.parametrize(

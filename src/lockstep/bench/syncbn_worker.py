@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 import lockstep  # noqa: F401 - registers the backend "shm", where there is one
 from lockstep.bench.syncbn_by_hand import ByHand
 from lockstep.nn import SyncBatchNorm
-from lockstep.nn.rows import Rows
+from lockstep.nn.row_gather import Rows
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from lockstep.comm import tree
+from lockstep.comm import rank_tree
 from lockstep.comm.combine import Combiner
-from lockstep.comm.layout import ALIGN, PAGE, TOKEN_BYTES
 from lockstep.comm.segment import mib
+from lockstep.comm.segment_layout import ALIGN, PAGE, TOKEN_BYTES
 from lockstep.comm.shm import ShmGroup
 from lockstep.comm.wire import OPS
 from lockstep.errors import BadInput
@@ -87,5 +87,5 @@ class Arena:
 
     def _combine(self, buffers: list[Tensor], part: range, out: Tensor, copies: list[Tensor], op: str) -> None:
         code = OPS.index(op)
-        tree.check(code, out.dtype)
+        rank_tree.check(code, out.dtype)
         self._combiner.into(out, [b[part.start : part.stop] for b in buffers], code, copies)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lockstep.comm import libc
-from lockstep.comm.layout import CELLS, PAGE, Layout
 from lockstep.comm.libc import SEMAPHORE_BYTES
+from lockstep.comm.segment_layout import CELLS, PAGE, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,14 +9,14 @@ import struct
 from ctypes import memmove
 from typing import TYPE_CHECKING
 
-from lockstep.comm.layout import ALIGN
+from lockstep.comm.segment_layout import ALIGN
 from lockstep.comm.wire import Call, Kind
 from lockstep.errors import Mismatch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lockstep.comm.exchange import Exchange
+    from lockstep.comm.outboxes import Outboxes
     from lockstep.comm.sync import Deadline
 
 Span = tuple[int, int]
@@ -27,13 +27,13 @@ def _chunks(total: int, step: int) -> list[range]:
     return [range(start, min(start + step, total)) for start in range(0, total, step)] or [range(0)]
 
 
-def barrier(ex: Exchange, deadline: Deadline) -> None:
+def barrier(ex: Outboxes, deadline: Deadline) -> None:
     """Wait for all."""
     ex.first_round(Call(Kind.barrier), deadline)
     ex.end()
 
 
-def broadcast(ex: Exchange, span: Span, call: Call, deadline: Deadline) -> None:
+def broadcast(ex: Outboxes, span: Span, call: Call, deadline: Deadline) -> None:
     """Root shows a chunk a round, the others take it."""
     address, size = span
     root = call.root
@@ -46,7 +46,7 @@ def broadcast(ex: Exchange, span: Span, call: Call, deadline: Deadline) -> None:
     ex.end()
 
 
-def all_gather(ex: Exchange, source: Span, outputs: list[Span], call: Call, deadline: Deadline) -> None:
+def all_gather(ex: Outboxes, source: Span, outputs: list[Span], call: Call, deadline: Deadline) -> None:
     """Everyone shows a chunk a round; those with outputs take all of them. A gather has outputs at its root only."""
     address, size = source
     for number, chunk in enumerate(_chunks(size, ex.layout.outbox_bytes)):
@@ -60,7 +60,7 @@ def all_gather(ex: Exchange, source: Span, outputs: list[Span], call: Call, dead
     ex.end()
 
 
-def scatter(ex: Exchange, inputs: list[Span], output: Span, call: Call, deadline: Deadline) -> None:
+def scatter(ex: Outboxes, inputs: list[Span], output: Span, call: Call, deadline: Deadline) -> None:
     """Root shows a piece for every rank, each takes its own."""
     address, size = output
     room = ex.layout.piece()
@@ -76,7 +76,7 @@ def scatter(ex: Exchange, inputs: list[Span], output: Span, call: Call, deadline
     ex.end()
 
 
-def small_all_reduce(ex: Exchange, tensor: Tensor, call: Call, deadline: Deadline) -> None:
+def small_all_reduce(ex: Outboxes, tensor: Tensor, call: Call, deadline: Deadline) -> None:
     """Everyone shows everything, and combines everything itself; small.py does the same for the commonest calls.
 
     With a root, only that combines. Larger tensors: large.py.
@@ -88,7 +88,7 @@ def small_all_reduce(ex: Exchange, tensor: Tensor, call: Call, deadline: Deadlin
     ex.end()
 
 
-def reduce_scatter(ex: Exchange, inputs: list[Tensor], output: Tensor, call: Call, deadline: Deadline) -> None:
+def reduce_scatter(ex: Outboxes, inputs: list[Tensor], output: Tensor, call: Call, deadline: Deadline) -> None:
     """Everyone shows a piece for every rank, each combines its own."""
     item = output.element_size()
     room = ex.layout.piece() // item
@@ -108,7 +108,7 @@ def reduce_scatter(ex: Exchange, inputs: list[Tensor], output: Tensor, call: Cal
     ex.end()
 
 
-def all_to_all(ex: Exchange, inputs: list[Span], outputs: list[Span], call: Call, deadline: Deadline) -> None:
+def all_to_all(ex: Outboxes, inputs: list[Span], outputs: list[Span], call: Call, deadline: Deadline) -> None:
     """Everyone shows a piece for every rank, each takes those meant for it; pieces may differ in size.
 
     An outbox starts with the rank's table of sizes, so all ranks know how many rounds there are, and all find the same
@@ -138,7 +138,7 @@ def all_to_all(ex: Exchange, inputs: list[Span], outputs: list[Span], call: Call
     ex.end()
 
 
-def _show_pieces(ex: Exchange, inputs: list[Span], number: int, room: int, head: int) -> None:
+def _show_pieces(ex: Outboxes, inputs: list[Span], number: int, room: int, head: int) -> None:
     parity = ex.parity ^ (number > 0)
     for rank in ex.others:
         address, size = inputs[rank]
@@ -147,13 +147,13 @@ def _show_pieces(ex: Exchange, inputs: list[Span], number: int, room: int, head:
             ex.show(address + number * room, count, head + rank * room, parity=parity)
 
 
-def _check_sizes(ex: Exchange, tables: list[tuple[int, ...]]) -> None:
+def _check_sizes(ex: Outboxes, tables: list[tuple[int, ...]]) -> None:
     for source in range(ex.size):
         for to in range(ex.size):
             sent, expected = tables[source][to], tables[to][ex.size + source]
             if sent != expected:
                 ex.end()
                 raise Mismatch(
-                    f"{ex.where()}: {ex.peers.label(source)} sends {sent} bytes to {ex.peers.label(to)}, "
+                    f"{ex.where()}: {ex.liveness.label(source)} sends {sent} bytes to {ex.liveness.label(to)}, "
                     f"which expects {expected}: its output_split_sizes do not fit the other's input_split_sizes"
                 )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.comm import tree
+from lockstep.comm import rank_tree
 from lockstep.comm.wire import OPS
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _PLAIN: Final = frozenset({torch.float32, torch.float64, torch.int32, torch.int6
 _SUMS: Final = ("sum", "avg")
 
 
-class Arithmetic(NamedTuple):
+class Kernels(NamedTuple):
     """The functions of torch or of numpy that combine, and the view of a tensor that they take."""
 
     view: Callable[[Tensor], Any]
@@ -39,20 +39,20 @@ class Arithmetic(NamedTuple):
     def run(self, parts: list[Any], scratch: list[Any], result: Any) -> None:
         """Combine the parts in rank order; the result may be one of them. Two at least: one part is its own sum."""
         registers = parts + scratch
-        for to, left, right in tree.plan(len(parts)):
-            self.combine(registers[left], registers[right], out=result if to == tree.OUT else registers[to])
+        for to, left, right in rank_tree.plan(len(parts)):
+            self.combine(registers[left], registers[right], out=result if to == rank_tree.OUT else registers[to])
         if self.mean is not None:
             self.mean(result, len(parts), out=result)
 
 
 @cache
-def arithmetic(op: int, dtype: torch.dtype, device: str = "cpu") -> Arithmetic:
+def kernels(op: int, dtype: torch.dtype, device: str = "cpu") -> Kernels:
     """Return the functions for an operator; sums of plain numbers on the CPU by numpy."""
     mean = OPS[op] == "avg"
     if device == "cpu" and dtype in _PLAIN and OPS[op] in _SUMS:
-        return Arithmetic(Tensor.numpy, np.add, np.copyto, np.true_divide if mean else None)
+        return Kernels(Tensor.numpy, np.add, np.copyto, np.true_divide if mean else None)
     divide = _divide_complex if dtype.is_complex else torch.div
-    return Arithmetic(_same, tree.combiner(op), Tensor.copy_, divide if mean else None)
+    return Kernels(_same, rank_tree.combiner(op), Tensor.copy_, divide if mean else None)
 
 
 def quiet() -> np.errstate:
@@ -86,7 +86,7 @@ class Combiner:
                 if to.data_ptr() != parts[0].data_ptr():
                     to.copy_(parts[0])
             return
-        how = arithmetic(op, out.dtype, out.device.type)
+        how = kernels(op, out.dtype, out.device.type)
         block = BLOCK_BYTES // out.itemsize
         scratch = [how.view(s) for s in self._room(out, block)]
         with quiet():
@@ -101,7 +101,7 @@ class Combiner:
         key = (like.dtype, str(like.device))
         found = self._scratch.get(key)
         if found is None:
-            found = [like.new_empty(block) for _ in range(tree.scratch_count(self.size))]
+            found = [like.new_empty(block) for _ in range(rank_tree.scratch_count(self.size))]
             self._scratch[key] = found
         return found
 

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from lockstep.comm import combine, tree
+from lockstep.comm import combine, rank_tree
 from lockstep.comm.kept import keep
-from lockstep.comm.layout import ALIGN
+from lockstep.comm.segment_layout import ALIGN
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lockstep.comm.combine import Arithmetic
-    from lockstep.comm.exchange import Exchange
+    from lockstep.comm.combine import Kernels
+    from lockstep.comm.outboxes import Outboxes
     from lockstep.comm.sync import Deadline
     from lockstep.comm.wire import Call
 
@@ -63,16 +63,16 @@ class _Table(NamedTuple):
 class LargeReductions:
     """The large reductions of one group; used by whoever has the turn."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._tables: dict[tuple[torch.dtype, int, Arithmetic], _Table] = {}
+    def __init__(self, outboxes: Outboxes) -> None:
+        self._outboxes = outboxes
+        self._tables: dict[tuple[torch.dtype, int, Kernels], _Table] = {}
 
     def all_reduce(self, tensor: Tensor, call: Call, deadline: Deadline) -> None:
         """Combine all ranks' tensors in place, or at the call's root only; the numbers are those of the drawing."""
-        ex, item, address = self._exchange, tensor.element_size(), tensor.data_ptr()
+        ex, item, address = self._outboxes, tensor.element_size(), tensor.data_ptr()
         if ex.size == 1:
             return
-        how = combine.arithmetic(call.op, tensor.dtype)
+        how = combine.kernels(call.op, tensor.dtype)
         row, keeps = how.view(tensor), call.root in (-1, ex.rank)
         chunk = ex.layout.piece() // item * ex.size
         starts = range(0, call.numel, chunk)
@@ -94,22 +94,22 @@ class LargeReductions:
                         memmove(at + offset, source, size)
         ex.end()
 
-    def _combine(self, table: _Table, chunk: Any, how: Arithmetic, parity: int, *, keeps: bool) -> None:
+    def _combine(self, table: _Table, chunk: Any, how: Kernels, parity: int, *, keeps: bool) -> None:
         if not table.own:
             return
         own, parts, result = chunk[table.own.start : table.own.stop], table.parts[parity], table.result[parity]
-        parts[self._exchange.rank] = own
+        parts[self._outboxes.rank] = own
         how.run(parts, table.scratch, result)
-        parts[self._exchange.rank] = None  # a kept table must not keep a user's tensor
+        parts[self._outboxes.rank] = None  # a kept table must not keep a user's tensor
         if keeps:
             how.copy(own, result)
 
-    def _table(self, dtype: torch.dtype, length: int, how: Arithmetic) -> _Table:
+    def _table(self, dtype: torch.dtype, length: int, how: Kernels) -> _Table:
         key = (dtype, length, how)
         return self._tables.get(key) or keep(self._tables, key, self._new_table(dtype, length, how), TABLES_KEPT)
 
-    def _new_table(self, dtype: torch.dtype, length: int, how: Arithmetic) -> _Table:
-        ex, item = self._exchange, dtype.itemsize
+    def _new_table(self, dtype: torch.dtype, length: int, how: Kernels) -> _Table:
+        ex, item = self._outboxes, dtype.itemsize
         room = ex.layout.piece() // item
         slices = [part_of(length, room, ex.size, r) for r in range(ex.size)]
         own, boxes, address = slices[ex.rank], ex.typed(dtype), ex.outbox
@@ -120,6 +120,6 @@ class LargeReductions:
             shows=[[(address[p][ex.rank] + r * room * item, at, size) for r, at, size in copies] for p in (0, 1)],
             parts=[[how.view(boxes[p ^ 1][r][shown]) for r in range(ex.size)] for p in (0, 1)],
             result=[how.view(boxes[p][ex.rank][shown]) for p in (0, 1)],
-            scratch=[how.view(torch.empty(len(own), dtype=dtype)) for _ in range(tree.scratch_count(ex.size))],
+            scratch=[how.view(torch.empty(len(own), dtype=dtype)) for _ in range(rank_tree.scratch_count(ex.size))],
             takes=[[(at, address[p][r] + r * room * item, size) for r, at, size in copies] for p in (0, 1)],
         )

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions
 
+from lockstep.comm import bootstrap, rank_tree, small, sparse, tensors
 from lockstep.comm import collectives as run
-from lockstep.comm import meet, small, sparse, tensors, tree
-from lockstep.comm.layout import SMALL_BYTES
-from lockstep.comm.running import RunningGroup
+from lockstep.comm.process_group import RunningGroup
+from lockstep.comm.segment_layout import SMALL_BYTES
 from lockstep.comm.wire import OPS, Call, Kind
 from lockstep.comm.work import DoneWork
 from lockstep.errors import BadInput
@@ -48,7 +48,7 @@ class ShmGroup(RunningGroup):
     """A process group over shared memory; all its methods are those of torch.distributed.ProcessGroup."""
 
     def allreduce(self, tensor_list: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
-        """Combine a tensor over all ranks, in place."""
+        """Combine a tensor over all ranks, in member."""
         if opts is not None and len(tensor_list) == 1 and small.fits(tensor_list[0]):
             op = _operator(opts.reduceOp)
             if self._at_once(opts):
@@ -79,7 +79,7 @@ class ShmGroup(RunningGroup):
         return self._done(result)
 
     def allreduce_coalesced(self, tensor_list: list[Tensor], opts: Any = None) -> Work:
-        """Combine several tensors over all ranks, in place."""
+        """Combine several tensors over all ranks, in member."""
         return self._reduce(tensor_list, opts or dist.AllreduceCoalescedOptions(), Kind.all_reduce, -1)
 
     def reduce(self, tensor_list: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
@@ -92,7 +92,7 @@ class ShmGroup(RunningGroup):
             return self._issue(opts, lambda deadline: self._sparse(tensor_list, op, deadline), tensor_list)
         tensors.check_cpu(tensor_list)
         for tensor in tensor_list:
-            tree.check(op, tensor.dtype)
+            rank_tree.check(op, tensor.dtype)
 
         def operation(deadline: Deadline) -> None:
             for part, tensor in enumerate(tensor_list):
@@ -101,7 +101,7 @@ class ShmGroup(RunningGroup):
                 if row.nbytes > SMALL_BYTES:
                     self._large.all_reduce(row, call, deadline)
                 else:
-                    run.small_all_reduce(self._exchange, row, call, deadline)
+                    run.small_all_reduce(self._outboxes, row, call, deadline)
                 if row is not tensor and root in (-1, self._rank):
                     tensors.put_back(tensor, row)
 
@@ -109,7 +109,7 @@ class ShmGroup(RunningGroup):
 
     def _sparse(self, tensor_list: list[Tensor], op: int, deadline: Deadline) -> None:
         for tensor in tensor_list:
-            sparse.all_reduce(self._exchange, tensor, op, deadline)
+            sparse.all_reduce(self._outboxes, tensor, op, deadline)
 
     def broadcast(self, tensor_list: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
         """Copy the root's tensor to all ranks."""
@@ -120,7 +120,7 @@ class ShmGroup(RunningGroup):
             for part, tensor in enumerate(tensor_list):
                 row = tensors.flat(tensor)
                 call = Call(Kind.broadcast, row.numel(), row.dtype, root=root, part=part)
-                run.broadcast(self._exchange, tensors.span(row), call, deadline)
+                run.broadcast(self._outboxes, tensors.span(row), call, deadline)
                 if self._rank != root:
                     tensors.put_back(tensor, row)
 
@@ -154,7 +154,7 @@ class ShmGroup(RunningGroup):
             for part, (outputs, source) in enumerate(zip(output_lists, input_list, strict=True)):
                 row, rows = tensors.flat(source), [tensors.flat(t) for t in outputs]
                 call = Call(kind, row.numel(), row.dtype, root=root, part=part)
-                run.all_gather(self._exchange, tensors.span(row), [tensors.span(t) for t in rows], call, deadline)
+                run.all_gather(self._outboxes, tensors.span(row), [tensors.span(t) for t in rows], call, deadline)
                 for output, result in zip(outputs, rows, strict=True):
                     tensors.put_back(output, result)
 
@@ -188,7 +188,7 @@ class ShmGroup(RunningGroup):
                 address, size = tensors.span(row)
                 start = result.data_ptr()
                 spans = [(start + r * size, size) for r in range(self._size)]
-                run.all_gather(self._exchange, (address, size), spans, call, deadline)
+                run.all_gather(self._outboxes, (address, size), spans, call, deadline)
                 tensors.put_back(output, result)
 
         return self._issue(opts, operation, outputs)
@@ -204,7 +204,7 @@ class ShmGroup(RunningGroup):
         def operation(deadline: Deadline) -> None:
             row, rows = tensors.flat(output), [tensors.flat(t) for t in inputs]
             call = Call(Kind.scatter, row.numel(), row.dtype, root=root)
-            run.scatter(self._exchange, [tensors.span(t) for t in rows], tensors.span(row), call, deadline)
+            run.scatter(self._outboxes, [tensors.span(t) for t in rows], tensors.span(row), call, deadline)
             tensors.put_back(output, row)
 
         return self._issue(opts, operation, output_list)
@@ -247,10 +247,10 @@ class ShmGroup(RunningGroup):
         return self._issue(opts, operation, outputs)
 
     def _reduce_scatter(self, output: Tensor, rows: list[Tensor], op: int, part: int, deadline: Deadline) -> None:
-        tree.check(op, output.dtype)
+        rank_tree.check(op, output.dtype)
         row = tensors.flat(output)
         call = Call(Kind.reduce_scatter, row.numel(), row.dtype, op, part=part)
-        run.reduce_scatter(self._exchange, rows, row, call, deadline)
+        run.reduce_scatter(self._outboxes, rows, row, call, deadline)
         tensors.put_back(output, row)
 
     def alltoall(self, output_list: list[Tensor], input_list: list[Tensor], opts: Any = None) -> Work:
@@ -294,7 +294,7 @@ class ShmGroup(RunningGroup):
         def operation(deadline: Deadline) -> None:
             rows_in, rows_out = [tensors.flat(t) for t in inputs], [tensors.flat(t) for t in outputs]
             spans_in, spans_out = [tensors.span(t) for t in rows_in], [tensors.span(t) for t in rows_out]
-            run.all_to_all(self._exchange, spans_in, spans_out, Call(Kind.all_to_all, 0, inputs[0].dtype), deadline)
+            run.all_to_all(self._outboxes, spans_in, spans_out, Call(Kind.all_to_all, 0, inputs[0].dtype), deadline)
             for tensor, row in zip(outputs, rows_out, strict=True):
                 tensors.put_back(tensor, row)
             after()
@@ -303,7 +303,7 @@ class ShmGroup(RunningGroup):
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait for all ranks."""
-        return self._issue(opts or dist.BarrierOptions(), lambda deadline: run.barrier(self._exchange, deadline), [])
+        return self._issue(opts or dist.BarrierOptions(), lambda deadline: run.barrier(self._outboxes, deadline), [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = True) -> None:
         """Wait for all ranks, and name all that are missing when the time is over.
@@ -327,11 +327,11 @@ class ShmGroup(RunningGroup):
 
 def create(options: Any, _: Any = None) -> ShmGroup:
     """Make the group for torch.distributed, which calls this on every rank."""
-    place = meet.Place(
+    member = bootstrap.Member(
         store=options.store,
         rank=options.group_rank,
         size=options.group_size,
         timeout=options.timeout,
         what=f"a shm group of {options.group_size} ranks",
     )
-    return ShmGroup(place, list(options.global_ranks_in_group))
+    return ShmGroup(member, list(options.global_ranks_in_group))

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from lockstep.comm import combine, tree
+from lockstep.comm import combine, rank_tree
 from lockstep.comm.kept import keep
-from lockstep.comm.layout import SMALL_BYTES
+from lockstep.comm.segment_layout import SMALL_BYTES
 from lockstep.comm.tensors import plain
 from lockstep.comm.wire import Call, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.comm.exchange import Exchange
+    from lockstep.comm.outboxes import Outboxes
     from lockstep.comm.sync import Deadline
 
 PLANS_KEPT: Final = 256
@@ -44,7 +44,7 @@ class _Plan(NamedTuple):
     call: Call
     line: bytes
     nbytes: int
-    how: combine.Arithmetic
+    how: combine.Kernels
     steps: tuple[tuple[Step, ...], tuple[Step, ...]]
     """By parity; the last leaves the result in `result`."""
     result: Any
@@ -57,8 +57,8 @@ class _Plan(NamedTuple):
 class SmallCalls:
     """The small collectives of one group; used by whoever has the turn."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, outboxes: Outboxes) -> None:
+        self._outboxes = outboxes
         self._reductions: dict[tuple[torch.dtype, torch.Size, int], _Plan] = {}
         self._gathers: dict[tuple[torch.dtype, int], tuple[Call, bytes]] = {}
         self._quiet = combine.quiet_context()
@@ -67,7 +67,7 @@ class SmallCalls:
         """Combine a tensor that `fits` over all ranks, in place."""
         key = (tensor.dtype, tensor.shape, op)
         plan = self._reductions.get(key) or self._plan(tensor, op)
-        ex = self._exchange
+        ex = self._outboxes
         rounds = ex.rounds
         parity = rounds.parity
         memmove(ex.outbox[parity][ex.rank], tensor.data_ptr(), plan.nbytes)
@@ -84,7 +84,7 @@ class SmallCalls:
         if known is None:
             call = Call(Kind.all_gather, source.numel(), source.dtype)
             known = keep(self._gathers, key, (call, call.line()), PLANS_KEPT)
-        ex, size, address = self._exchange, source.nbytes, source.data_ptr()
+        ex, size, address = self._outboxes, source.nbytes, source.data_ptr()
         boxes = ex.outbox[ex.rounds.parity]
         memmove(boxes[ex.rank], address, size)
         ex.round_of(*known, deadline)
@@ -93,14 +93,14 @@ class SmallCalls:
         ex.rounds.parity ^= 1
 
     def _plan(self, tensor: Tensor, op: int) -> _Plan:
-        tree.check(op, tensor.dtype)
-        size, numel = self._exchange.size, tensor.numel()
+        rank_tree.check(op, tensor.dtype)
+        size, numel = self._outboxes.size, tensor.numel()
         call = Call(Kind.all_reduce, numel, tensor.dtype, op)
         result = torch.empty(numel, dtype=tensor.dtype)
-        rows = [self._exchange.rows(tensor.dtype, numel, parity) for parity in (0, 1)]
+        rows = [self._outboxes.rows(tensor.dtype, numel, parity) for parity in (0, 1)]
         make = _by_level if size & (size - 1) == 0 else _by_node
         steps = [make(row, result) for row in rows]
-        how = combine.arithmetic(op, tensor.dtype)
+        how = combine.kernels(op, tensor.dtype)
         steps = [[(how.view(left), how.view(right), how.view(to)) for left, right, to in each] for each in steps]
         plan = _Plan(
             call=call,
@@ -125,10 +125,10 @@ def _combine(plan: _Plan, steps: tuple[Step, ...]) -> None:
 def _by_node(rows: Tensor, result: Tensor) -> list[Step]:
     """Return the steps of the tree one by one."""
     size = len(rows)
-    registers = [*rows, *(torch.empty_like(result) for _ in range(tree.scratch_count(size)))]
+    registers = [*rows, *(torch.empty_like(result) for _ in range(rank_tree.scratch_count(size)))]
     return [
-        (registers[left], registers[right], result if to == tree.OUT else registers[to])
-        for to, left, right in tree.plan(size)
+        (registers[left], registers[right], result if to == rank_tree.OUT else registers[to])
+        for to, left, right in rank_tree.plan(size)
     ]
 
 

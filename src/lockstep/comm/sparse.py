@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from lockstep.comm import collectives as run
-from lockstep.comm import tensors, tree
+from lockstep.comm import rank_tree, tensors
 from lockstep.comm.wire import OPS, Call, Kind
 from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
-    from lockstep.comm.exchange import Exchange
+    from lockstep.comm.outboxes import Outboxes
     from lockstep.comm.sync import Deadline
 
 
-def _gather(ex: Exchange, row: Tensor, deadline: Deadline) -> list[Tensor]:
+def _gather(ex: Outboxes, row: Tensor, deadline: Deadline) -> list[Tensor]:
     """Collect one flat tensor of the same length from every rank."""
     rows = [torch.empty_like(row) for _ in range(ex.size)]
     call = Call(Kind.all_gather, row.numel(), row.dtype)
@@ -32,7 +32,7 @@ def _padded(tensor: Tensor, count: int) -> Tensor:
     return room.reshape(-1)
 
 
-def all_reduce(ex: Exchange, tensor: Tensor, op: int, deadline: Deadline) -> None:
+def all_reduce(ex: Outboxes, tensor: Tensor, op: int, deadline: Deadline) -> None:
     """Add sparse tensors of one shape over all ranks, in place."""
     if OPS[op] != "sum" or tensor.layout is not torch.sparse_coo:
         raise BadInput(f"all_reduce of sparse tensors adds COO tensors, not {OPS[op]} of {tensor.layout}")
@@ -54,6 +54,6 @@ def all_reduce(ex: Exchange, tensor: Tensor, op: int, deadline: Deadline) -> Non
 
 def _sum(parts: list[Tensor]) -> Tensor:
     registers: dict[int, Tensor] = dict(enumerate(parts))
-    for to, left, right in tree.plan(len(parts)):
+    for to, left, right in rank_tree.plan(len(parts)):
         registers[to] = (registers[left] + registers[right]).coalesce()
-    return registers[tree.OUT] if len(parts) > 1 else parts[0]
+    return registers[rank_tree.OUT] if len(parts) > 1 else parts[0]

@@ -29,11 +29,11 @@ from lockstep.errors import PeerLost
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lockstep.comm.layout import Layout
-    from lockstep.comm.peers import Peers
+    from lockstep.comm.liveness import Liveness
+    from lockstep.comm.segment_layout import Layout
 
 LOOK_AROUND: Final = 0.1
-"""Seconds of sleep before a look at the peers and the clock."""
+"""Seconds of sleep before a look at the other ranks and the clock."""
 SPINS: Final = 5
 YIELDS: Final = 60
 PATIENT_YIELDS: Final = 30
@@ -56,13 +56,13 @@ class Deadline:
 class Rounds:
     """This rank's side of the rounds of one group; used by one thread at a time."""
 
-    def __init__(self, base: int, layout: Layout, rank: int, *, peers: Peers) -> None:
+    def __init__(self, base: int, layout: Layout, rank: int, *, liveness: Liveness) -> None:
         others = [r for r in range(layout.size) if r != rank]
         # Start with the next rank, so that not all ranks knock at rank 0 first.
         others = [r for r in others if r > rank] + [r for r in others if r < rank]
         self._posts = tuple(base + layout.arrived(rank, r) for r in others)
         self._waits = tuple((base + layout.arrived(r, rank), r) for r in others)
-        self._peers = peers
+        self._liveness = liveness
         self.parity = 0
         self.patient = False
         """Set while a background thread runs the rounds."""
@@ -91,7 +91,7 @@ class Rounds:
             if not trywait(flag):
                 return
         while not libc.sleep_for(flag, LOOK_AROUND):
-            reason = self._peers.why_lost((rank,))
+            reason = self._liveness.why_lost((rank,))
             if reason is not None and libc.trywait(flag):
                 raise PeerLost(f"{where()}: {reason}")
             if reason is not None:
@@ -106,5 +106,5 @@ class Rounds:
             return
         later = self._waits[[r for _, r in self._waits].index(rank) + 1 :]
         missing = [rank] + [r for f, r in later if libc.trywait(f)]
-        names = ", ".join(self._peers.name(r) for r in sorted(missing))
+        names = ", ".join(self._liveness.name(r) for r in sorted(missing))
         raise PeerLost(f"{where()}: timed out after {deadline.seconds:g} s, still missing: {names}")

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lockstep.data.batch import check_how
-from lockstep.data.columns import open_column
-from lockstep.data.layout import HEADER, NO_HASH, pack_header
-from lockstep.data.segment import CHUNK, Segment, attach, open_file, seal
+from lockstep.data.field_values import open_column
+from lockstep.data.mapping import CHUNK, Segment, attach, open_file, seal
+from lockstep.data.ragged_format import HEADER, NO_HASH, pack_header
 from lockstep.data.target import Target, new_file
 from lockstep.data.writer import Writer
 
@@ -143,7 +143,7 @@ class Ragged(Dataset[Any]):
         return Ragged.__new__(Ragged)._adopt(self._segment, how, fill)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # see lockstep.data.segment: a handle, not the data
+        # see lockstep.data.mapping: a handle, not the data
         return _attach, (*self._segment.handle(), self._how, self._fill)
 
     def __repr__(self) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from lockstep.data.block import Block
-from lockstep.data.layout import ALIGNMENT, aligned
-from lockstep.data.memory import room
+from lockstep.data.free_memory import room
+from lockstep.data.ragged_format import ALIGNMENT, aligned
 from lockstep.errors import BadInput
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from lockstep.data.block import MOST, Block
 from lockstep.data.items import Cell, cell, take_apart, torch_dtype
-from lockstep.data.layout import HEADER, NO_HASH, PAGE, Field, Header, Region, Schema, pack_header
+from lockstep.data.ragged_format import HEADER, NO_HASH, PAGE, Field, Header, Region, Schema, pack_header
 from lockstep.data.target import Target
 from lockstep.errors import BadInput
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import IO, TextIO
 
-from lockstep.launch.family import die_with_parent
+from lockstep.launch.parent_death import die_with_parent
 
 GRACE_SECONDS = 5.0
 # What an outer launcher left in the environment would be taken for the inner one's word.

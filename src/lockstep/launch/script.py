@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput, RunFailed
-from lockstep.launch.addresses import candidate_ports, family, free_port, resolve
 from lockstep.launch.base import Job
-from lockstep.launch.detect import Place, detect
 from lockstep.launch.registry import find
 from lockstep.train.failure import how_it_ended
+from lockstep.world.addresses import candidate_ports, family, free_port, resolve
+from lockstep.world.detect import detect
+from lockstep.world.place import Place
 
 if TYPE_CHECKING:
     from lockstep.launch.start import Reach

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from lockstep.launch.base import Job, Launcher, Outcome, meeting_file, threads_for
-from lockstep.launch.family import die_with_parent, die_with_starter
+from lockstep.launch.parent_death import die_with_parent, die_with_starter
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput, RunFailed
 from lockstep.launch.base import Job
-from lockstep.launch.itself import Itself
 from lockstep.launch.registry import find
+from lockstep.launch.self_launching import SelfLaunching
 from lockstep.strategies import processes
 from lockstep.strategy_names import PEERS
 from lockstep.train.failure import first_cause, report
 from lockstep.train.records import CannotWrite, write_json
-from lockstep.world import usable_cpus
+from lockstep.world.resources import usable_cpus
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -41,7 +41,7 @@ def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa
     4. A failure becomes one report, and the run folder's result says so too.
     """
     spec, out = with_own_launch(spec), out.absolute()
-    launcher = Itself() if spec.launcher == "itself" else find(spec.launcher)
+    launcher = SelfLaunching() if spec.launcher == "itself" else find(spec.launcher)
     if spec.launcher == "inline":
         if processes(spec.strategy, spec.workers) > 1:
             raise BadInput(f"launcher inline runs one worker, not {spec.workers}: use --launcher spawn")
@@ -102,7 +102,7 @@ def _preflight_apart(spec: RunSpec, out: Path) -> None:
 
 
 def _check(spec: RunSpec, out: Path, writer: Connection) -> None:
-    from lockstep.launch.family import die_with_starter
+    from lockstep.launch.parent_death import die_with_starter
     from lockstep.train.preflight import preflight
 
     die_with_starter()

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from lockstep.launch.base import Job, Launcher, Outcome, threads_for
-from lockstep.launch.family import die_with_starter
+from lockstep.launch.parent_death import die_with_starter
 from lockstep.launch.spawn import context
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from lockstep.launch.detect import detect
 from lockstep.train.failure import describe, leave_note, report
+from lockstep.world.detect import detect
 
 if TYPE_CHECKING:
-    from lockstep.launch.detect import Place
     from lockstep.train.spec import RunSpec
-    from lockstep.world import World
+    from lockstep.world.place import Place, World
 
 
 def work(folder: Path) -> int:
@@ -62,7 +61,8 @@ def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]
 
 def _join(spec: RunSpec, place: Place) -> World:
     from lockstep.strategy_names import SHARES_MEMORY
-    from lockstep.world import join, usable_cpus
+    from lockstep.world.join import join
+    from lockstep.world.resources import usable_cpus
 
     threads = spec.threads
     if threads is None and spec.strategy == "dp":
@@ -78,7 +78,7 @@ def _join(spec: RunSpec, place: Place) -> World:
 
 def _agree_on_folder(spec: RunSpec, world: World, out: Path) -> Path:
     """Let rank 0 check the recipe and make the folder; what it refuses is everybody's error, not a hang."""
-    from lockstep.comm.tell import tell_text
+    from lockstep.comm.broadcast import broadcast_text
     from lockstep.errors import BadInput
     from lockstep.train.preflight import preflight
 
@@ -89,7 +89,7 @@ def _agree_on_folder(spec: RunSpec, world: World, out: Path) -> Path:
         except BadInput as error:
             refused = error
     text = "" if refused else str(out.absolute())
-    told = tell_text(text, world.device) if world.size > 1 else text
+    told = broadcast_text(text, world.device) if world.size > 1 else text
     if not told:
         raise refused or BadInput("rank 0 refused this run; its message says why")
     folder = Path(told)
@@ -117,7 +117,7 @@ def leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    from lockstep.launch.family import die_with_parent
+    from lockstep.launch.parent_death import die_with_parent
 
     die_with_parent()
     leave(work(Path(sys.argv[1])))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from lockstep.comm.tell import all_gather_single
+from lockstep.comm.broadcast import all_gather_single
 from lockstep.errors import BadInput
 
 GOT, MISSED, ABSENT = range(3)

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lockstep.comm.broadcast import all_gather_single
 from lockstep.comm.combine import Combiner
-from lockstep.comm.tell import all_gather_single
 from lockstep.comm.wire import AVERAGE
 from lockstep.nn.buckets import ALIGN
 

@@ -25,7 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lockstep.errors import BadInput
 from lockstep.nn import batchnorm_math as run
 from lockstep.nn.convert import convert, revert
-from lockstep.nn.rows import Rows
+from lockstep.nn.row_gather import Rows
 from lockstep.nn.workspace import EVALUATING, Lease, Seen, Workspace
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lockstep.nn.batchnorm_math import Vector
-    from lockstep.nn.rows import Rows
+    from lockstep.nn.row_gather import Rows
 
 HEADER = 2
 """Words before a row's vectors; the first 8 bytes are the count, as an integer."""

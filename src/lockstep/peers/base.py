@@ -24,20 +24,20 @@ from torch.utils.data import DataLoader, Dataset
 from lockstep.data.source import Source, count_samples, fetch, open_source
 from lockstep.digest import digest, training_state
 from lockstep.errors import NotFinite
-from lockstep.launch.family import die_with_parent
+from lockstep.launch.parent_death import die_with_parent
 from lockstep.launch.worker import failed
 from lockstep.recipe import Loss
 from lockstep.strategies.base import How, StepStats, as_sum
 from lockstep.strategies.clock import Clock, NoClock
 from lockstep.train.evaluate import evaluate
+from lockstep.train.fingerprints import Pauses
 from lockstep.train.loop import evaluation_batch, header
-from lockstep.train.prints import Pauses
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
 from lockstep.train.spec import RunSpec, read_spec
 from lockstep.train.steps import StepLog
-from lockstep.world import World
+from lockstep.world.place import World
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

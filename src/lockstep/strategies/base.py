@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lockstep.data.loader import Batch
     from lockstep.strategies.clock import Clock, Span
-    from lockstep.world import World
+    from lockstep.world.place import World
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.comm.arena import Arena
-from lockstep.comm.exact import Collective, Exchange, InProcess, SharedArena
-from lockstep.comm.hosts import ArenaPerHost, host_arena, ranks_by_host
-from lockstep.comm.tell import tell_all, tell_tensors
+from lockstep.comm.broadcast import all_gather_text, broadcast_tensors
 from lockstep.errors import BadInput
+from lockstep.exchange.base import Exchange
+from lockstep.exchange.collective import Collective
+from lockstep.exchange.hosts import ArenaPerHost, host_arena, ranks_by_host
+from lockstep.exchange.in_process import InProcess
+from lockstep.exchange.shared_arena import SharedArena
 from lockstep.strategies.base import How, StepStats, Strategy, Training, Tuned
-from lockstep.strategies.exact import ExactWorker, arena_bytes
+from lockstep.strategies.exact_step import ExactWorker, arena_bytes
 from lockstep.strategies.load_state import check_slices, load_workers, tuned
 from lockstep.strategies.plain_state import Entry, Held, named_state, optimizer_state, optimizer_state_dict, table
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from lockstep.data.loader import Batch
     from lockstep.strategies.clock import Clock
-    from lockstep.world import World
+    from lockstep.world.place import World
 
 
 class Exact(Strategy):
@@ -81,7 +84,7 @@ class Exact(Strategy):
     def _state_of_the_first(self) -> Iterator[Held]:
         """Yield rank 0's state: with one copy of the weights it is the only one that updates whole tensors."""
         mine = {f"{one.number}/{one.key}": one.value for one in optimizer_state([self.worker], self.exchange.everyone)}
-        for name, value in tell_tensors(mine).items():
+        for name, value in broadcast_tensors(mine).items():
             index, _, key = name.partition("/")
             yield Held(int(index), key, value)
 
@@ -117,7 +120,7 @@ def _over_hosts(world: World, training: Training) -> Exchange:
         arena = host_arena(mine, arena_bytes(training, world.size, mine))
     except BadInput as error:
         refused = f"no arena: {error}"
-    reasons = [text for text in tell_all(refused) if text]
+    reasons = [text for text in all_gather_text(refused) if text]
     if arena is None or reasons:
         return Collective(training.units, reasons[0])
     return ArenaPerHost(arena, training.units, hosts)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lockstep.comm.exact import InProcess
 from lockstep.data.loader import LaneBatch
 from lockstep.errors import BadInput
+from lockstep.exchange.in_process import InProcess
 from lockstep.lanes.own_generator import OwnGenerator
 from lockstep.lanes.rng import lane_seed
 from lockstep.strategies.base import How, LaneLoss, StepStats, Strategy, Training, Tuned
-from lockstep.strategies.exact import ExactWorker
+from lockstep.strategies.exact_step import ExactWorker
 from lockstep.strategies.load_state import check_slices, load_workers, tuned
 from lockstep.strategies.plain_state import Entry, named_state, optimizer_state, optimizer_state_dict, table
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lockstep.data.loader import Batch
     from lockstep.strategies.clock import Clock
-    from lockstep.world import World
+    from lockstep.world.place import World
 
 Result = TypeVar("Result")
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import BadInput
-from lockstep.lanes.layout import Section, lay_out
+from lockstep.lanes.flat_layout import Section, lay_out
 from lockstep.lanes.tree import Fold
 from lockstep.strategies.merging import Merger
 

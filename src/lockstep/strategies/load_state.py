@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import BadInput
-from lockstep.lanes.layout import Slot
+from lockstep.lanes.flat_layout import Slot
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import Tuned
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from lockstep.strategies.exact import ExactWorker
+    from lockstep.strategies.exact_step import ExactWorker
 
 SCALARS = frozenset({"step", "mu_product"})
 """State of the elementwise optimizers that is one number, not one per element."""

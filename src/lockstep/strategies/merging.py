@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lockstep.comm.combine import BLOCK_BYTES, arithmetic, in_blocks, quiet
+from lockstep.comm.combine import BLOCK_BYTES, in_blocks, kernels, quiet
 from lockstep.comm.tensors import plain
 from lockstep.comm.wire import SUM
 
@@ -47,7 +47,7 @@ class Merger:
             torch.add(sum(terms[1:-1], terms[0]), terms[-1], out=out)
 
     def _by_blocks(self, terms: Sequence[Tensor], out: Tensor) -> None:
-        how, block = arithmetic(SUM, out.dtype), BLOCK_BYTES // out.itemsize
+        how, block = kernels(SUM, out.dtype), BLOCK_BYTES // out.itemsize
         if out.dtype not in self._room:
             self._room[out.dtype] = out.new_empty(block)
         room = how.view(self._room[out.dtype])

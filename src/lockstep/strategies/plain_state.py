@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from lockstep.lanes.layout import Slot, windows
+from lockstep.lanes.flat_layout import Slot, windows
 from lockstep.strategies import sliced_optimizer as sliced
 
 if TYPE_CHECKING:
-    from lockstep.strategies.exact import ExactWorker
+    from lockstep.strategies.exact_step import ExactWorker
 
 # 2-byte numbers travel as bytes: not every backend adds 16-bit integers.
 BITS = {1: torch.uint8, 2: torch.uint8, 4: torch.int32, 8: torch.int64}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.comm.exact import InProcess
 from lockstep.errors import BadInput
+from lockstep.exchange.in_process import InProcess
 from lockstep.strategies.base import Training
 from lockstep.strategies.ddp import Exact
 
 if TYPE_CHECKING:
-    from lockstep.world import World
+    from lockstep.world.place import World
 
 
 class Single(Exact):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lockstep.data.loader import Batch, LaneBatch
     from lockstep.strategies.clock import Clock
-    from lockstep.world import World
+    from lockstep.world.place import World
 
 
 def best_settings() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lockstep.comm.tell import tell_tensor, tell_text
+from lockstep.comm.broadcast import broadcast_tensor, broadcast_text
 from lockstep.errors import BadInput, LockstepError
 from lockstep.train.checkpoint_file import Draft, Place, Saved, lay_out
 from lockstep.train.checkpoint_header import Arithmetic, Header, Writer, differences, read_header, refuse_other
@@ -55,7 +55,7 @@ def save(trainer: Trainer, path: Path, arithmetic: Arithmetic) -> None:
             draft.drop()
     told = str(refused or "")
     if world.size > 1:
-        told = tell_text(told, world.device)
+        told = broadcast_text(told, world.device)
     if told:
         raise refused or CannotWrite(told)
 
@@ -131,7 +131,7 @@ def _agree(trainer: Trainer, open_file: Callable[[], Saved]) -> tuple[Saved | No
         else:
             table = [[place.name, place.dtype, place.shape, place.start] for place in saved.places]
             text = json.dumps({"where": str(saved.path), "header": saved.header, "places": table})
-    told = json.loads(tell_text(text, world.device) if world.size > 1 else text)
+    told = json.loads(broadcast_text(text, world.device) if world.size > 1 else text)
     if "refused" in told:
         raise BadInput(told["refused"])
     places = [Place(name, dtype, tuple(shape), start) for name, dtype, shape, start in told["places"]]
@@ -171,5 +171,5 @@ def _pieces(trainer: Trainer, saved: Saved | None, places: list[Place]) -> Itera
         if saved is not None and value.numel():
             value = torch.frombuffer(saved.read(place), dtype=dtype).reshape(place.shape)
         if trainer.world.size > 1:
-            value = tell_tensor(value, trainer.world.device)
+            value = broadcast_tensor(value, trainer.world.device)
         yield place.name, value

@@ -15,7 +15,7 @@ from lockstep.lanes.schedule import owned_lanes
 from lockstep.recipe import Loss, Metrics
 
 if TYPE_CHECKING:
-    from lockstep.world import World
+    from lockstep.world.place import World
 
 
 def evaluate(

@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from lockstep.data.source import count_samples
 from lockstep.errors import NotFinite
+from lockstep.train.fingerprints import Pauses
 from lockstep.train.keeper import Keeper, go_on
-from lockstep.train.prints import Pauses
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lockstep.data.loader import Batch
     from lockstep.recipe import Plan, Recipe
     from lockstep.train.spec import RunSpec
-    from lockstep.world import World
+    from lockstep.world.place import World
 
 
 def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from lockstep.strategies.base import How
-from lockstep.train import memory
+from lockstep.train import memory_use
 from lockstep.train.records import read_json, write_json
 from lockstep.train.steps import RankFigures, StepLog, waited, warmup
 from lockstep.train.weights import write_weights
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from lockstep.recipe import Plan, Recipe
-    from lockstep.world import World
+    from lockstep.world.place import World
 
 HOST_BYTES = 64
 
@@ -73,7 +73,7 @@ def leave_result(folder: Path, world: World, log: StepLog, ended: Ended) -> None
 
     All ranks call this together.
     """
-    peak, measure = memory.peak(world.device)
+    peak, measure = memory_use.peak(world.device)
     log.records.write({"end": "done", "seconds": ended.seconds, "peak_memory": peak, "digest": ended.digest})
     name = world.host.encode()[:HOST_BYTES].ljust(HOST_BYTES, b"\0")
     table = log.ready_table()

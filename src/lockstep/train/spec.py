@@ -17,7 +17,7 @@ from lockstep.errors import BadInput
 from lockstep.recipe import Plan, Recipe, load, plan
 from lockstep.train.records import read_json, write_json
 from lockstep.version import __version__
-from lockstep.world import usable_cpus
+from lockstep.world.resources import usable_cpus
 
 
 @dataclass(frozen=True, kw_only=True)

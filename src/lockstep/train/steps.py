@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockstep.strategies.clock import PARTS
-from lockstep.train import memory
+from lockstep.train import memory_use
 
 if TYPE_CHECKING:
     from lockstep.strategies.base import StepStats
@@ -80,7 +80,7 @@ class StepLog:
             "seconds": {part: round(value, 7) for part, value in stats.seconds.items()},
             "hidden": round(stats.hidden, 7),
             "sent": stats.sent,
-            "memory": memory.now(self.device),
+            "memory": memory_use.now(self.device),
         }
         if stats.ready is not None:
             self.ready.append(stats.ready)

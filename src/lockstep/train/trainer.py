@@ -22,12 +22,12 @@ from lockstep.train.checkpoint import load, save
 from lockstep.train.checkpoint_file import Saved
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.evaluate import evaluate
-from lockstep.train.heap import keep_freed_memory
+from lockstep.train.malloc import keep_freed_memory
 from lockstep.train.synchronise import fill_up, with_sync_batchnorm
 
 if TYPE_CHECKING:
     from lockstep.recipe import LossFunction, Metrics, OptimizerFactory, ScheduleFactory
-    from lockstep.world import World
+    from lockstep.world.place import World
 
 
 class Trainer:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.comm import combine, tree
+from lockstep.comm import combine, rank_tree
 from lockstep.comm.combine import Combiner
 from lockstep.comm.wire import OPS
 
@@ -16,9 +16,9 @@ DTYPES = [torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.compl
 def by_hand(parts: list[Tensor], op: str) -> Tensor:
     """Combine with torch alone, each node of the tree a new tensor."""
     registers = dict(enumerate(parts))
-    for to, left, right in tree.plan(len(parts)):
-        registers[to] = tree.combiner(OPS.index(op))(registers[left], registers[right])
-    total = registers[tree.OUT] if len(parts) > 1 else parts[0]
+    for to, left, right in rank_tree.plan(len(parts)):
+        registers[to] = rank_tree.combiner(OPS.index(op))(registers[left], registers[right])
+    total = registers[rank_tree.OUT] if len(parts) > 1 else parts[0]
     return total / len(parts) if op == "avg" else total
 
 

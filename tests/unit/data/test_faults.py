@@ -17,7 +17,7 @@ import torch
 
 from lockstep.data import Ragged, target
 from lockstep.data.block import Block
-from lockstep.data.layout import HEADER, Field, Header, Region, Schema, aligned, pack_header
+from lockstep.data.ragged_format import HEADER, Field, Header, Region, Schema, aligned, pack_header
 from lockstep.errors import BadInput
 
 ITEMS = [torch.arange(float(i)) for i in range(1, 40)]

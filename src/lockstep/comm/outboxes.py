@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lockstep.comm import wire
 from lockstep.comm.combine import Combiner
-from lockstep.comm.layout import Layout
 from lockstep.comm.libc import address_of
+from lockstep.comm.segment_layout import Layout
 from lockstep.comm.sync import Deadline, Rounds
 from lockstep.comm.wire import LINE_BYTES, Call
 from lockstep.errors import Mismatch
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
-    from lockstep.comm.peers import Peers
+    from lockstep.comm.liveness import Liveness
 
 
-class Exchange:
+class Outboxes:
     """Runs the rounds of one collective after the other; used by one thread at a time."""
 
-    def __init__(self, memory: mmap.mmap, layout: Layout, rank: int, *, peers: Peers) -> None:
+    def __init__(self, memory: mmap.mmap, layout: Layout, rank: int, *, liveness: Liveness) -> None:
         self.layout, self.rank, self.size = layout, rank, layout.size
         self.others = [r for r in range(self.size) if r != rank]
-        self.peers = peers
+        self.liveness = liveness
         self.sequence = 0
         view = memoryview(memory)
         self._view = view
         base = address_of(view)
-        self.rounds = Rounds(base, layout, rank, peers=peers)
+        self.rounds = Rounds(base, layout, rank, liveness=liveness)
         ranks, parities = range(self.size), (0, 1)
         self.outbox = [[base + layout.outbox(r, p) for r in ranks] for p in parities]
         """Addresses, by parity and rank."""
@@ -89,7 +89,7 @@ class Exchange:
 
     def where(self) -> str:
         """Name the collective that this rank is in."""
-        return f"{self.peers.label(self.rank)}: {self._call.text(self.sequence)}"
+        return f"{self.liveness.label(self.rank)}: {self._call.text(self.sequence)}"
 
     def _raise_mismatch(self, parity: int) -> None:
         self.end()  # all ranks met and all raise, so they are still in step
@@ -97,7 +97,7 @@ class Exchange:
         for rank in range(self.size):
             line = self._lines[parity][rank * LINE_BYTES :][:LINE_BYTES].tobytes()
             call, sequence = wire.unpack(line)
-            said.append((self.peers.label(rank), call.text(sequence)))
+            said.append((self.liveness.label(rank), call.text(sequence)))
         raise Mismatch(wire.mismatch(said))
 
     def show(self, source: int, count: int, at: int = 0, *, parity: int | None = None) -> None:

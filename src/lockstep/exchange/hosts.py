@@ -29,12 +29,12 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.constants import default_pg_timeout
 
-from lockstep.comm import meet
+from lockstep.comm import bootstrap
 from lockstep.comm.arena import Arena
-from lockstep.comm.exact import Exchange
+from lockstep.comm.broadcast import all_gather_text
 from lockstep.comm.identity import Identity
 from lockstep.comm.shm import ShmGroup
-from lockstep.comm.tell import tell_all
+from lockstep.exchange.base import Exchange
 from lockstep.lanes.tree import additions, merged
 
 
@@ -45,7 +45,7 @@ def ranks_by_host(node: int) -> list[list[int]]:
     users) count as hosts of their own.
     """
     mine = Identity.mine(dist.get_rank())
-    told = tell_all(json.dumps([node, mine.boot, mine.namespace, mine.user]))
+    told = all_gather_text(json.dumps([node, mine.boot, mine.namespace, mine.user]))
     hosts: dict[str, list[int]] = {}
     for rank, text in enumerate(told):
         hosts.setdefault(text, []).append(rank)
@@ -64,7 +64,7 @@ def host_arena(ranks: Sequence[int], nbytes: int) -> Arena:
     The group is not made by `dist.new_group`: there, an error on one host would leave the others waiting.
     """
     store = PrefixStore(f"lockstep/host/{'-'.join(map(str, ranks))}", dist.distributed_c10d._get_default_store())
-    place = meet.Place(
+    place = bootstrap.Member(
         store=store,
         rank=list(ranks).index(dist.get_rank()),
         size=len(ranks),

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from lockstep.comm.layout import Layout
-    from lockstep.comm.peers import Peers
+    from lockstep.comm.liveness import Liveness
+    from lockstep.comm.segment_layout import Layout
 
 ANY: Final = -1
 GRACE: Final = 0.0005
@@ -73,15 +73,15 @@ class _Early:
     claimed: _Recv | None = None
 
 
-class Mail:
+class Messages:
     """All of this rank's sends and receives in a group."""
 
     def __init__(
-        self, memory: mmap.mmap, layout: Layout, rank: int, *, peers: Peers, broken: Callable[[str], None]
+        self, memory: mmap.mmap, layout: Layout, rank: int, *, liveness: Liveness, broken: Callable[[str], None]
     ) -> None:
         view = memoryview(memory)
         base = libc.address_of(view)
-        self._rank, self._size, self._peers, self._broken = rank, layout.size, peers, broken
+        self._rank, self._size, self._liveness, self._broken = rank, layout.size, liveness, broken
         self._bell = base + layout.bell(rank)
         bells = [base + layout.bell(r) for r in range(layout.size)]
         self._out = [Sender(Ring(view, base, layout, source=rank, to=r), bells[r]) for r in range(layout.size)]
@@ -238,7 +238,7 @@ class Mail:
         sent = DTYPES[early.head.dtype]
         if recv.row.nbytes != early.head.size or recv.row.dtype != sent:
             self._recvs.remove(recv)
-            me, sender = self._peers.label(self._rank), self._peers.label(early.source)
+            me, sender = self._liveness.label(self._rank), self._liveness.label(early.source)
             wanted = f"{recv.row.numel()} x {recv.row.dtype}"
             came = f"{early.head.size // sent.itemsize} x {sent}"
             text = f"{me}: recv of {wanted} (tag {recv.tag}) met a message of {came} from {sender}"
@@ -261,7 +261,7 @@ class Mail:
         for recv in list(self._recvs):
             source = recv.source
             others = list(range(self._size)) if source == ANY else [source]
-            whom = "any rank" if source == ANY else self._peers.label(source)
+            whom = "any rank" if source == ANY else self._liveness.label(source)
             missing = "the message stopped half-way" if recv.matched else "no message came"
             error = self._fault(others, recv.deadline, f"recv from {whom} (tag {recv.tag})", missing)
             if error is not None:
@@ -270,7 +270,7 @@ class Mail:
         for queue in self._sends:
             if queue:
                 item = queue[0]
-                what = f"send to {self._peers.label(item.to)} (tag {item.head.tag})"
+                what = f"send to {self._liveness.label(item.to)} (tag {item.head.tag})"
                 error = self._fault([item.to], item.deadline, what, "it was not received")
                 if error is not None:
                     self._broken(str(error))  # part of the message may be in the channel, so nothing can follow it
@@ -278,8 +278,8 @@ class Mail:
                         self._finished.append((queue.popleft().work, error))
 
     def _fault(self, ranks: list[int], deadline: Deadline, what: str, missing: str) -> PeerLost | None:
-        me = self._peers.label(self._rank)
-        reason = self._peers.why_lost([r for r in ranks if r != self._rank])
+        me = self._liveness.label(self._rank)
+        reason = self._liveness.why_lost([r for r in ranks if r != self._rank])
         if reason is not None:
             return PeerLost(f"{me}: {what}: {reason}")
         if deadline.over():

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.lanes.layout import ALIGN, BLOCK, lay_out
+from lockstep.lanes.flat_layout import ALIGN, BLOCK, lay_out
 
 SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=1, max_size=12)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lockstep.data.batch import combine
 from lockstep.data.items import NUMPY, numpy_dtype, torch_dtype
-from lockstep.data.layout import Field, Region, Schema
+from lockstep.data.ragged_format import Field, Region, Schema
 from lockstep.errors import BadInput
 
 

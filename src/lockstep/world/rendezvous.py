@@ -21,10 +21,10 @@ from torch._C._distributed_c10d import FileStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 from lockstep.errors import BadInput, LockstepError
-from lockstep.launch.addresses import CANDIDATES, candidate_ports, family, resolve, split_address
+from lockstep.world.addresses import CANDIDATES, candidate_ports, family, resolve, split_address
 
 if TYPE_CHECKING:
-    from lockstep.launch.detect import Place
+    from lockstep.world.place import Place
 
 
 def open_store(place: Place, timeout: float) -> Store:

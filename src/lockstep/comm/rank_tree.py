@@ -34,7 +34,7 @@ def plan(leaves: int) -> tuple[tuple[int, int, int], ...]:
     """Return the steps (to, left, right) that combine `leaves` parts as the tree says.
 
     Below `leaves` a number means a part, from there on a scratch buffer, and OUT the result. sum(lo, hi) is the part if
-    there is one, else sum(lo, mid) + sum(mid, hi), split as in lanes/tree.py.
+    there is one, else sum(lo, mid) + sum(mid, hi), split as in lanes/rank_tree.py.
     """
     steps: list[tuple[int, int, int]] = []
 

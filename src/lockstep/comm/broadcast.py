@@ -13,7 +13,7 @@ all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_ga
 """Every rank's tensor in one; the name changed after torch 2.12."""
 
 
-def tell_text(text: str, device: str = "cpu") -> str:
+def broadcast_text(text: str, device: str = "cpu") -> str:
     """Return rank 0's text on every rank."""
     data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
     length = torch.tensor(len(data), device=device)
@@ -25,7 +25,7 @@ def tell_text(text: str, device: str = "cpu") -> str:
     return bytes(data.tolist()).decode()
 
 
-def tell_all(text: str, device: str = "cpu", group: dist.ProcessGroup | None = None) -> list[str]:
+def all_gather_text(text: str, device: str = "cpu", group: dist.ProcessGroup | None = None) -> list[str]:
     """Return every rank's text on every rank, in rank order; of a group, or of all."""
     data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
     lengths = [torch.empty((), dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
@@ -36,7 +36,7 @@ def tell_all(text: str, device: str = "cpu", group: dist.ProcessGroup | None = N
     return [bytes(row[: int(length)].tolist()).decode() for row, length in zip(rows, lengths, strict=True)]
 
 
-def tell_tensor(value: Tensor, device: str = "cpu") -> Tensor:
+def broadcast_tensor(value: Tensor, device: str = "cpu") -> Tensor:
     """Return rank 0's tensor on every rank; the others give one of the same dtype and shape."""
     # a copy, and as bytes: backends differ in the dtypes they take
     bits = value.detach().to(device).contiguous().flatten().clone()
@@ -45,11 +45,11 @@ def tell_tensor(value: Tensor, device: str = "cpu") -> Tensor:
     return bits.view(value.shape)
 
 
-def tell_tensors(tensors: dict[str, Tensor], device: str = "cpu") -> dict[str, Tensor]:
+def broadcast_tensors(tensors: dict[str, Tensor], device: str = "cpu") -> dict[str, Tensor]:
     """Return rank 0's tensors on every rank, by name."""
     mine = {name: [str(value.dtype).removeprefix("torch."), list(value.shape)] for name, value in tensors.items()}
     found: dict[str, Tensor] = {}
-    for name, (dtype, shape) in json.loads(tell_text(json.dumps(mine), device)).items():
+    for name, (dtype, shape) in json.loads(broadcast_text(json.dumps(mine), device)).items():
         own = tensors[name] if dist.get_rank() == 0 else torch.empty(shape, dtype=getattr(torch, dtype))
-        found[name] = tell_tensor(own, device)
+        found[name] = broadcast_tensor(own, device)
     return found

@@ -12,59 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from lockstep.errors import BadInput
+from lockstep.world.place import Place
 
 Env = Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a launcher put this process, before any device or connection exists."""
-
-    launcher: str
-    """Who started it: `spawn`, `torchrun`, `manual`, `openmpi`, `mpich`, `mvapich2`, `jsrun`, `srun`, `inline`."""
-    rank: int = 0
-    """This process among all of the world."""
-    size: int = 1
-    """How many processes the world has."""
-    local_rank: int = 0
-    """This process among those of its host."""
-    local_size: int = 1
-    """How many processes of the world run on this host."""
-    node: int = 0
-    """Which host this is."""
-    nodes: int = 1
-    """How many hosts the world has."""
-    head: str | None = None
-    """The host of rank 0, where the launcher tells it."""
-    port: int | None = None
-    """The port that rank 0 listens on, where the launcher tells it."""
-    job: str | None = None
-    """What tells this world from others that run at the same time."""
-    rendezvous: str | None = None
-    """Where the ranks meet, if the launcher says so itself (`file:///...`)."""
-    located: bool = True
-    """Whether the launcher told which ranks share a host; if not, the ranks tell each other."""
-    evidence: tuple[str, ...] = field(default=())
-    """The variables that decided."""
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or not 0 <= self.rank < self.size:
-            raise BadInput(
-                f"rank {self.rank} of {self.size} (from {self._said_by()}): a rank counts from 0 to size - 1"
-            )
-        if self.local_size < 1 or not 0 <= self.local_rank < self.local_size:
-            raise BadInput(
-                f"local rank {self.local_rank} of {self.local_size} on this host (from {self._said_by()}): "
-                "it counts from 0 to local size - 1"
-            )
-        if self.local_size > self.size:
-            raise BadInput(f"{self.local_size} ranks on this host but only {self.size} in all (from {self._said_by()})")
-
-    def _said_by(self) -> str:
-        return ", ".join(self.evidence) or "the command line"
 
 
 def detect(env: Env) -> Place:

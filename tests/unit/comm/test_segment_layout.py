@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lockstep.comm.arena import owned_slice
 from lockstep.comm.large import part_of
-from lockstep.comm.layout import CELLS, NOTICE_BYTES, PAGE, TOKEN_BYTES, Layout
 from lockstep.comm.libc import SEMAPHORE_BYTES
+from lockstep.comm.segment_layout import CELLS, NOTICE_BYTES, PAGE, TOKEN_BYTES, Layout
 from lockstep.comm.wire import LINE_BYTES
 
 

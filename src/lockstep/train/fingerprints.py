@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from lockstep.world import World
+    from lockstep.world.place import World
 
 LARGE = 64 << 20
 """Bytes of parameters above which means and norms are left out: they would take longer than the hash."""

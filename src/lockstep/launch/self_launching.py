@@ -6,7 +6,7 @@ from lockstep.launch.base import Job, Launcher, Outcome, threads_for
 from lockstep.launch.command import clean_environment, run_command
 
 
-class Itself(Launcher):
+class SelfLaunching(Launcher):
     """One process is started; the others are its own affair."""
 
     name = "itself"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.comm import segment
 from lockstep.comm.identity import Identity, why_not_shared
-from lockstep.comm.layout import TOKEN_BYTES
+from lockstep.comm.segment_layout import TOKEN_BYTES
 from lockstep.errors import BadInput, PeerLost
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _OK = "ok"
 
 
 @dataclass(frozen=True)
-class Place:
+class Member:
     """Where this process stands in a group that is being made."""
 
     store: Store
@@ -45,59 +45,59 @@ class Place:
     """What is being made, for messages."""
 
 
-def fresh(place: Place, name: str) -> str:
+def fresh(member: Member, name: str) -> str:
     """Return a key prefix that an earlier group on the same store has not used."""
     # Every rank counts for itself, so all agree without waiting for each other.
-    return f"{name}/{place.store.add(f'{name}/generation/{place.rank}', 1)}"
+    return f"{name}/{member.store.add(f'{name}/generation/{member.rank}', 1)}"
 
 
-def collect(place: Place, prefix: str) -> list[bytes]:
+def collect(member: Member, prefix: str) -> list[bytes]:
     """Return what every rank stored under `prefix`, in rank order; name those that never came."""
-    deadline = time.monotonic() + place.timeout.total_seconds()
+    deadline = time.monotonic() + member.timeout.total_seconds()
     found: list[bytes] = []
-    for rank in range(place.size):
+    for rank in range(member.size):
         try:
             left = timedelta(seconds=max(deadline - time.monotonic(), 0.01))
-            place.store.wait([f"{prefix}/{rank}"], left)
+            member.store.wait([f"{prefix}/{rank}"], left)
         except RuntimeError as error:  # torch's store errors, timeouts among them
-            missing = [r for r in range(rank, place.size) if not place.store.check([f"{prefix}/{r}"])]
+            missing = [r for r in range(rank, member.size) if not member.store.check([f"{prefix}/{r}"])]
             raise PeerLost(
-                f"{place.what}: no sign of rank {', '.join(map(str, missing or [rank]))} after {place.timeout}: "
-                f"were all {place.size} ranks started, with the same store or file? ({error})"
+                f"{member.what}: no sign of rank {', '.join(map(str, missing or [rank]))} after {member.timeout}: "
+                f"were all {member.size} ranks started, with the same store or file? ({error})"
             ) from error
-        found.append(place.store.get(f"{prefix}/{rank}"))
+        found.append(member.store.get(f"{prefix}/{rank}"))
     return found
 
 
-def identities(place: Place, prefix: str) -> list[Identity]:
+def identities(member: Member, prefix: str) -> list[Identity]:
     """Do steps 1 and 2: return who is there, if all of them can share memory."""
-    place.store.set(f"{prefix}/who/{place.rank}", Identity.mine(place.rank).dumps())
-    ranks = [Identity.loads(text) for text in collect(place, f"{prefix}/who")]
+    member.store.set(f"{prefix}/who/{member.rank}", Identity.mine(member.rank).dumps())
+    ranks = [Identity.loads(text) for text in collect(member, f"{prefix}/who")]
     reason = why_not_shared(ranks)
     if reason is not None:
-        raise BadInput(f"{place.what}: {reason}")
+        raise BadInput(f"{member.what}: {reason}")
     return ranks
 
 
-def _offer(place: Place, prefix: str, size: int, fill: Callable[[mmap.mmap], None]) -> tuple[int, mmap.mmap]:
+def _offer(member: Member, prefix: str, size: int, fill: Callable[[mmap.mmap], None]) -> tuple[int, mmap.mmap]:
     """Do step 3, on rank 0."""
     try:
-        descriptor = segment.create(size, place.what)
-        memory = segment.map_memory(descriptor, size, place.what)
+        descriptor = segment.create(size, member.what)
+        memory = segment.map_memory(descriptor, size, member.what)
     except BadInput as error:
-        place.store.set(f"{prefix}/segment", json.dumps({"error": str(error)}))
+        member.store.set(f"{prefix}/segment", json.dumps({"error": str(error)}))
         raise
     token = secrets.token_hex(TOKEN_BYTES // 2)
     memory[:TOKEN_BYTES] = token.encode()
     fill(memory)
-    place.store.set(f"{prefix}/segment", json.dumps({"descriptor": descriptor, "token": token}))
+    member.store.set(f"{prefix}/segment", json.dumps({"descriptor": descriptor, "token": token}))
     return descriptor, memory
 
 
-def _take(place: Place, prefix: str, size: int, first: Identity) -> mmap.mmap:
+def _take(member: Member, prefix: str, size: int, first: Identity) -> mmap.mmap:
     """Do step 4, on the others."""
-    place.store.wait([f"{prefix}/segment"], place.timeout)
-    offer = json.loads(place.store.get(f"{prefix}/segment"))
+    member.store.wait([f"{prefix}/segment"], member.timeout)
+    offer = json.loads(member.store.get(f"{prefix}/segment"))
     if "error" in offer:
         raise BadInput(f"{offer['error']} (found by rank {first.rank})")
     path = f"/proc/{first.pid}/fd/{offer['descriptor']}"
@@ -105,37 +105,39 @@ def _take(place: Place, prefix: str, size: int, first: Identity) -> mmap.mmap:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise BadInput(
-            f"{place.what}: rank {place.rank} cannot open the memory of rank {first.rank} ({path}: {error}): "
+            f"{member.what}: rank {member.rank} cannot open the memory of rank {first.rank} ({path}: {error}): "
             f'/proc must be mounted and show processes of the same user; or use backend "gloo"'
         ) from error
     try:
-        memory = segment.map_memory(descriptor, size, place.what)
+        memory = segment.map_memory(descriptor, size, member.what)
     finally:
         os.close(descriptor)
     if memory[:TOKEN_BYTES] != offer["token"].encode():
         raise BadInput(
-            f"{place.what}: rank {place.rank} opened {path} and found other memory than rank {first.rank} made: "
+            f"{member.what}: rank {member.rank} opened {path} and found other memory than rank {first.rank} made: "
             f'the two see different processes there; use backend "gloo"'
         )
     return memory
 
 
-def share(place: Place, prefix: str, ranks: list[Identity], size: int, fill: Callable[[mmap.mmap], None]) -> mmap.mmap:
+def share(
+    member: Member, prefix: str, ranks: list[Identity], size: int, fill: Callable[[mmap.mmap], None]
+) -> mmap.mmap:
     """Do steps 3 to 6: map one segment of `size` bytes in all ranks; rank 0 runs `fill` on it first."""
     descriptor = -1
     outcome = _OK
     try:
-        if place.rank == 0:
-            descriptor, memory = _offer(place, prefix, size, fill)
+        if member.rank == 0:
+            descriptor, memory = _offer(member, prefix, size, fill)
         else:
-            memory = _take(place, prefix, size, ranks[0])
+            memory = _take(member, prefix, size, ranks[0])
     except Exception as error:
         outcome = str(error)
         raise
     finally:
-        place.store.set(f"{prefix}/mapped/{place.rank}", outcome)
+        member.store.set(f"{prefix}/mapped/{member.rank}", outcome)
     try:
-        outcomes = [text.decode() for text in collect(place, f"{prefix}/mapped")]
+        outcomes = [text.decode() for text in collect(member, f"{prefix}/mapped")]
     finally:
         if descriptor >= 0:
             os.close(descriptor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lockstep.comm import tree
+from lockstep.comm import rank_tree
 from lockstep.comm.wire import OPS
 from lockstep.errors import BadInput
 
@@ -13,9 +13,9 @@ from lockstep.errors import BadInput
 def text_of(leaves: int) -> str:
     """Run the plan on names, so that the order shows."""
     registers = {i: str(i) for i in range(leaves)}
-    for to, left, right in tree.plan(leaves):
+    for to, left, right in rank_tree.plan(leaves):
         registers[to] = f"({registers[left]}+{registers[right]})"
-    return registers[tree.OUT] if leaves > 1 else registers[0]
+    return registers[rank_tree.OUT] if leaves > 1 else registers[0]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_the_plan_is_the_tree(leaves: int, expected: str) -> None:
 
 @pytest.mark.parametrize("leaves", range(1, 70))
 def test_scratch_grows_with_the_depth_only(leaves: int) -> None:
-    assert tree.scratch_count(leaves) <= max(leaves - 1, 0).bit_length()
+    assert rank_tree.scratch_count(leaves) <= max(leaves - 1, 0).bit_length()
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_scratch_grows_with_the_depth_only(leaves: int) -> None:
 )
 def test_a_reduction_without_a_meaning_is_refused(op: str, dtype: torch.dtype) -> None:
     with pytest.raises(BadInput, match=str(dtype)):
-        tree.check(OPS.index(op), dtype)
+        rank_tree.check(OPS.index(op), dtype)

@@ -22,7 +22,7 @@ from multiprocessing import context, reduction
 from pathlib import Path
 from typing import Any
 
-from lockstep.data.layout import HEADER, NO_HASH, Header, Schema, read_header
+from lockstep.data.ragged_format import HEADER, NO_HASH, Header, Schema, read_header
 from lockstep.errors import BadInput
 
 CHUNK = 16 * 2**20

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from lockstep.comm import libc
 from lockstep.comm.identity import Identity, start_time
-from lockstep.comm.layout import NOTICE_BYTES, Layout
 from lockstep.comm.libc import SEMAPHORE_BYTES
+from lockstep.comm.segment_layout import NOTICE_BYTES, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Peers:
+class Liveness:
     """Watches the other ranks' processes and reads and writes notices.
 
     A notice is a rank's last word: why it takes no further part. It stays raised for ever.

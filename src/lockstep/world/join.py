@@ -1,92 +1,25 @@
-"""World: this process's place among the workers, as a frozen value, made once by `join`."""
+"""Join the world that this process was started into: meet the other ranks, choose a device, build the process group."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput, LockstepError
-from lockstep.launch.addresses import interface_towards, resolve
-from lockstep.launch.detect import Place, detect
+from lockstep.world.addresses import interface_towards, resolve
+from lockstep.world.detect import detect
+from lockstep.world.place import Place, World
+from lockstep.world.resources import choose_device, choose_threads, usable_cpus
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from torch._C._distributed_c10d import Store
 
 JOIN_SECONDS = 300.0
 COLLECTIVE_SECONDS = 1800.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """This process's place: who it is, what it computes on, and who started it."""
-
-    rank: int
-    """This process among all of the world."""
-    size: int
-    """How many processes the world has."""
-    local_rank: int
-    """This process among those of its host."""
-    local_size: int
-    """How many processes of the world run on this host."""
-    node: int
-    """Which host this is, from 0."""
-    nodes: int
-    """How many hosts the world has."""
-    host: str
-    """This host's name."""
-    device: str
-    """What it computes on: `cpu`, `cuda:1`, ..."""
-    threads: int
-    """Threads that one operation may use; part of the arithmetic."""
-    backend: str | None
-    """The torch.distributed backend; None for a world of one."""
-    launcher: str
-    """Who started it."""
-
-    def __enter__(self) -> World:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave()
-
-    def leave(self) -> None:
-        """Close the connections to the other ranks; safe to call twice."""
-        import torch.distributed as dist
-
-        if dist.is_available() and dist.is_initialized():
-            dist.destroy_process_group()
-
-    @classmethod
-    def alone(cls, *, device: str = "cpu", threads: int | None = None) -> World:
-        """Return a world of one, for code that needs no launcher."""
-        place = Place(launcher="inline")
-        count, _ = choose_threads(os.environ, usable_cpus(), 1)
-        return cls._at(place, device=device, threads=threads or count, backend=None)
-
-    @classmethod
-    def _at(cls, place: Place, *, device: str, threads: int, backend: str | None) -> World:
-        return cls(
-            rank=place.rank,
-            size=place.size,
-            local_rank=place.local_rank,
-            local_size=place.local_size,
-            node=place.node,
-            nodes=place.nodes,
-            host=socket.gethostname(),
-            device=device,
-            threads=threads,
-            backend=backend,
-            launcher=place.launcher,
-        )
 
 
 def join(
@@ -108,7 +41,7 @@ def join(
     place = place or detect(os.environ)
     store = None
     if place.size > 1:
-        from lockstep.comm.rendezvous import open_store
+        from lockstep.world.rendezvous import open_store
 
         store = open_store(place, join_seconds)
         place = _meet(store, place, join_seconds)
@@ -121,7 +54,7 @@ def join(
         backend = "shm"
     if store is not None:
         backend = _build_group(store, place, chosen, backend)
-    return World._at(place, device=chosen, threads=threads or count, backend=backend)
+    return World.at(place, device=chosen, threads=threads or count, backend=backend)
 
 
 def _meet(store: Store, place: Place, seconds: float) -> Place:
@@ -195,43 +128,3 @@ def _build_group(store: Store, place: Place, device: str, backend: str | None) -
         timeout=timedelta(seconds=COLLECTIVE_SECONDS),
     )
     return chosen
-
-
-def usable_cpus() -> int:
-    """Return how many CPUs this process may use, by its affinity mask."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def choose_threads(env: Mapping[str, str], cpus: int, local_size: int) -> tuple[int, str]:
-    """Return threads per worker and why: the user's word, Slurm's, or an equal share of the CPUs."""
-    for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
-        text = env.get(name, "")
-        if text:
-            if not text.isdigit() or int(text) < 1:
-                raise BadInput(f"{name}={text!r} is not a number of threads")
-            return int(text), f"{name}={text}"
-    return max(1, cpus // local_size), f"{cpus} usable CPUs // {local_size} workers of this host"
-
-
-def choose_device(wish: str, place: Place) -> str:
-    """Return the device of this worker: its own accelerator where every local worker can have one."""
-    import torch
-
-    if wish == "cpu":
-        return "cpu"
-    if not torch.accelerator.is_available():
-        if wish == "auto":
-            return "cpu"
-        raise BadInput(f"--device {wish}: no accelerator is available here; use --device cpu")
-    kind = str(torch.accelerator.current_accelerator())
-    count = torch.accelerator.device_count()
-    if wish not in ("auto", kind):
-        raise BadInput(f"--device {wish}: the accelerator here is {kind}; use auto, cpu or {kind}")
-    if place.local_size > count:
-        raise BadInput(
-            f"{place.local_size} workers on this host, but {count} accelerators: use --workers {count} or fewer "
-            "per host, or --device cpu"
-        )
-    return f"{kind}:{place.local_rank}"

@@ -11,7 +11,7 @@ import pytest
 SCRIPT = """
 import resource, sys
 import numpy as np
-from lockstep.train.heap import keep_freed_memory
+from lockstep.train.malloc import keep_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory() is (sys.argv[2] == "True")

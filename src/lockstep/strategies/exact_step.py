@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from lockstep.comm.exact import Exchange
-from lockstep.lanes.layout import BLOCK
+from lockstep.exchange.base import Exchange
+from lockstep.lanes.flat_layout import BLOCK
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Fold, folding, running
 from lockstep.nn.convert import without_samples

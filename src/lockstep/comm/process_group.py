@@ -6,14 +6,16 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from lockstep.comm import libc, meet, tensors
-from lockstep.comm.exchange import Exchange
+import torch
+import torch.distributed as dist
+
+from lockstep.comm import bootstrap, libc, tensors
 from lockstep.comm.large import LargeReductions
-from lockstep.comm.layout import CELLS, Layout
 from lockstep.comm.libc import SEMAPHORE_BYTES
-from lockstep.comm.mail import ANY, Mail
-from lockstep.comm.named import NamedGroup
-from lockstep.comm.peers import Peers
+from lockstep.comm.liveness import Liveness
+from lockstep.comm.outboxes import Outboxes
+from lockstep.comm.point_to_point import ANY, Messages
+from lockstep.comm.segment_layout import CELLS, Layout
 from lockstep.comm.small import SmallCalls
 from lockstep.comm.sync import Deadline
 from lockstep.comm.work import DoneWork, Turns, Work
@@ -42,34 +44,97 @@ def _make_flags(layout: Layout, memory: mmap.mmap) -> None:
             libc.init(channel + SEMAPHORE_BYTES, CELLS)
 
 
+class NamedGroup(dist.ProcessGroup):
+    """A process group written in Python; C++ and torch's Python ask for the same things under different names."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._rank, self._size = rank, size
+        self._name, self._desc = "", "shm"
+
+    def rank(self) -> int:
+        """Return this process's rank in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return self._size
+
+    def name(self) -> str:
+        """Return the backend's name."""
+        return "shm"
+
+    def getRank(self) -> int:  # noqa: N802 - C++ calls it
+        """Return this process's rank in the group."""
+        return self._rank
+
+    def getSize(self) -> int:  # noqa: N802
+        """Return the number of ranks."""
+        return self._size
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return the backend's name."""
+        return "shm"
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Take the name that torch gives the group."""
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """Return the name that torch gave the group."""
+        return self._name
+
+    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
+        """Take the description that torch gives the group."""
+        self._desc = desc
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """Return the description that torch gave the group."""
+        return self._desc
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]
+        """Return the name that torch gave the group."""
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        """Return the description that torch gave the group."""
+        return self._desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+
 class RunningGroup(NamedGroup):
     """The ranks of a group with their segment."""
 
-    def __init__(self, place: meet.Place, world_ranks: list[int]) -> None:
-        super().__init__(place.rank, place.size)
-        self._seconds = place.timeout.total_seconds()
+    def __init__(self, member: bootstrap.Member, world_ranks: list[int]) -> None:
+        super().__init__(member.rank, member.size)
+        self._seconds = member.timeout.total_seconds()
         self._broken: str | None = None
         self._left = False
-        prefix = meet.fresh(place, "shm")
-        ranks = meet.identities(place, prefix)
-        layout = Layout(place.size)
-        self._memory = meet.share(place, prefix, ranks, layout.total, lambda memory: _make_flags(layout, memory))
+        prefix = bootstrap.fresh(member, "shm")
+        ranks = bootstrap.identities(member, prefix)
+        layout = Layout(member.size)
+        self._memory = bootstrap.share(member, prefix, ranks, layout.total, lambda memory: _make_flags(layout, memory))
         view = memoryview(self._memory)
-        names = [f"rank {r}" for r in (world_ranks or range(place.size))]
-        self._peers = Peers(view, libc.address_of(view), layout, ranks, names=names)
-        self._exchange = Exchange(self._memory, layout, place.rank, peers=self._peers)
-        self._small = SmallCalls(self._exchange)
-        self._large = LargeReductions(self._exchange)
-        self._mail = Mail(self._memory, layout, place.rank, peers=self._peers, broken=self._break)
+        names = [f"rank {r}" for r in (world_ranks or range(member.size))]
+        self._liveness = Liveness(view, libc.address_of(view), layout, ranks, names=names)
+        self._outboxes = Outboxes(self._memory, layout, member.rank, liveness=self._liveness)
+        self._small = SmallCalls(self._outboxes)
+        self._large = LargeReductions(self._outboxes)
+        self._messages = Messages(self._memory, layout, member.rank, liveness=self._liveness, broken=self._break)
         self._turns = Turns("lockstep-shm", self._set_patient, self._where)
-        self._place, self._ranks = place, ranks
+        self._member, self._ranks = member, ranks
         self._last = DoneWork([])
 
     def _set_patient(self, patient: bool) -> None:
-        self._exchange.rounds.patient = patient
+        self._outboxes.rounds.patient = patient
 
     def _where(self) -> str:
-        return "an operation of a group that was left" if self._left else self._exchange.where()
+        return "an operation of a group that was left" if self._left else self._outboxes.where()
 
     # -- running an operation
 
@@ -102,16 +167,16 @@ class RunningGroup(NamedGroup):
         if isinstance(error, Mismatch | BadInput):
             return  # found by all ranks alike, or before anything was exchanged
         known = isinstance(error, PeerLost)
-        self._break(str(error) if known else f"{self._exchange.where()}: {type(error).__name__}: {error}")
+        self._break(str(error) if known else f"{self._outboxes.where()}: {type(error).__name__}: {error}")
 
     def _break(self, reason: str) -> None:
         self._broken = reason
-        self._peers.leave(self._rank, reason)
+        self._liveness.leave(self._rank, reason)
 
     def share(self, size: int, what: str) -> mmap.mmap:
         """Map `size` bytes of new memory that all ranks of the group see; a collective call."""
-        place = replace(self._place, what=what)
-        return meet.share(place, meet.fresh(place, "share"), self._ranks, size, lambda memory: None)
+        member = replace(self._member, what=what)
+        return bootstrap.share(member, bootstrap.fresh(member, "share"), self._ranks, size, lambda memory: None)
 
     # -- messages
 
@@ -119,13 +184,13 @@ class RunningGroup(NamedGroup):
         """Begin to send a tensor to a rank."""
         tensors.check_cpu(tensor_list)
         self._check_usable()
-        return self._mail.send(tensor_list[0], to, tag, Deadline(self._seconds))
+        return self._messages.send(tensor_list[0], to, tag, Deadline(self._seconds))
 
     def recv(self, tensor_list: list[Tensor], source: int, tag: int = 0) -> Work:
         """Begin to receive a tensor from a rank."""
         tensors.check_cpu(tensor_list)
         self._check_usable()
-        return self._mail.recv(tensor_list[0], source, tag, Deadline(self._seconds))
+        return self._messages.recv(tensor_list[0], source, tag, Deadline(self._seconds))
 
     def recv_anysource(self, tensor_list: list[Tensor], tag: int = 0) -> Work:
         """Begin to receive a tensor from whoever sends one."""
@@ -139,20 +204,20 @@ class RunningGroup(NamedGroup):
             return
         self._left = True
         if self._broken is None:
-            self._break(f"{self._peers.name(self._rank)} has left the group (destroy_process_group)")
+            self._break(f"{self._liveness.name(self._rank)} has left the group (destroy_process_group)")
         # What is under way may end, if the others take part; it must not keep this rank for ever.
-        self._peers.stopped = "the group was left meanwhile"
+        self._liveness.stopped = "the group was left meanwhile"
         self._turns.close()
-        self._mail.close()
-        self._peers.close()
+        self._messages.close()
+        self._liveness.close()
         # torch keeps groups in cycles; the memory must not wait for the garbage collector.
-        del self._memory, self._exchange, self._small, self._large, self._mail, self._peers
+        del self._memory, self._outboxes, self._small, self._large, self._messages, self._liveness
 
     def abort(self) -> None:
         """Leave the group without waiting for what is under way."""
         if not self._left:
-            self._peers.stopped = "the group was aborted"
-            self._break(f"{self._peers.name(self._rank)} has aborted the group")
+            self._liveness.stopped = "the group was aborted"
+            self._break(f"{self._liveness.name(self._rank)} has aborted the group")
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time limit of operations to come."""

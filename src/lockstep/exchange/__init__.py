@@ -1,0 +1,1 @@
+"""How partial sums meet: the exact reduction over threads, an arena, an arena per host, or collectives."""

@@ -1,0 +1,105 @@
+"""The exact reduction: sums over lanes in tree order, whoever holds which partial, over four transports.
+
+    transport          partials                       weights               the sum of slice r is made by
+    InProcess          tensors of threads             one flat tensor       thread r, between two barriers
+    SharedArena        per-rank buffers in the arena  one flat tensor       rank r, between two barriers
+    Collective         own tensors, all-to-all        own, all-gathered     rank r, after the exchange
+    ArenaPerHost       as SharedArena, on each host   one per host          rank r, see exchange/hosts.py
+
+[Note: in place]
+The sum is made in place, in the first partial's memory: rank r is the only one that touches slice r between the two
+meetings, so nothing is copied and nobody waits for a scratch buffer.
+
+[Note: no negative zeros]
+A gradient that is missing counts as zero, and where all others are negative zeros the sum's sign would depend on how it
+is left out. So every sum has zero added to it at the end, which makes a zero positive and changes nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lockstep.comm.combine import BLOCK_BYTES, in_blocks, kernels, quiet
+from lockstep.comm.wire import AVERAGE
+from lockstep.lanes.schedule import owned_lanes
+from lockstep.lanes.tree import Add, Node, additions, cover
+
+
+class Exchange(ABC):
+    """What workers tell each other in a step. All workers make the same calls in the same order."""
+
+    shares_memory = True
+    """Whether the workers of a host see one copy of the weights."""
+    name = "in process"
+    """What reports call it."""
+
+    def __init__(self, lanes: int, workers: int, rank: int) -> None:
+        self.lanes, self.workers, self.rank = lanes, workers, rank
+        self.owned = owned_lanes(lanes, workers, rank)
+        everyone = self.held(lanes, workers)
+        self.nodes = everyone[rank]
+        """This worker's partials."""
+        self.most = max(len(nodes) for nodes in everyone)
+        """The largest number of partials that any worker has."""
+        self._covers = everyone
+        self._counts = [len(nodes) for nodes in everyone]
+        flat: list[Node] = [node for nodes in everyone for node in nodes]
+        self._plan: list[Add] = additions(lanes, flat)
+
+    @staticmethod
+    def held(lanes: int, workers: int) -> list[list[Node]]:
+        """Return the partials that each worker holds, by rank."""
+        return [cover(lanes, owned_lanes(lanes, workers, rank)) for rank in range(workers)]
+
+    @abstractmethod
+    def weights(self, numel: int, dtype: torch.dtype, device: str) -> Tensor:
+        """Return a flat buffer for weights, zeroed: one for all workers where memory is shared."""
+
+    @abstractmethod
+    def partials(self, numel: int, dtype: torch.dtype, device: str) -> list[Tensor]:
+        """Return flat buffers for this worker's partials, in the order of `nodes`."""
+
+    @abstractmethod
+    def meet(self) -> None:
+        """Wait for all workers: what they wrote before is read after."""
+
+    @abstractmethod
+    def mean(self, partials: Sequence[Tensor], part: range, weight: float) -> Tensor:
+        """Return the sum over all lanes of the elements `part`, divided by the weight; between two meetings."""
+
+    @abstractmethod
+    def everyone(self, numbers: Tensor) -> Tensor:
+        """Return the workers' tables of numbers, added up where at most one worker has a number that is not 0."""
+
+    def start_weights(self, flat: Tensor) -> None:
+        """Make rank 0's weights everybody's; where memory is shared, wait until it has written them."""
+        self.meet()
+
+    def share_weights(self, flat: Tensor) -> None:  # noqa: B027 - where memory is shared, nothing is to be done
+        """Give every worker the slices that the others updated; nothing to do where memory is shared."""
+
+    @abstractmethod
+    def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
+        """Return the whole reduced gradient to a worker that updates whole tensors; None: another one does."""
+
+    def _add_up(self, parts: Sequence[Tensor], plan: Sequence[Add], weight: float | None = None) -> Tensor:
+        """Add partials in tree order, in place; with a weight, all are added up to the first, and that is divided.
+
+        Block by block: what is used again is still in the cache. See [Note: no negative zeros].
+        """
+        first = parts[0]
+        block = BLOCK_BYTES // first.itemsize if first.is_cpu else max(first.numel(), 1)
+        how = kernels(AVERAGE, first.dtype, first.device.type)
+        assert how.mean is not None
+        with quiet():
+            for blocks in in_blocks([how.view(one) for one in parts], block):
+                for left, right in plan:
+                    how.combine(blocks[left], blocks[right], out=blocks[left])
+                if weight is not None:
+                    how.combine(blocks[0], 0.0, out=blocks[0])
+                    how.mean(blocks[0], weight, out=blocks[0])
+        return first

@@ -1,0 +1,74 @@
+"""Workers anywhere, over the collectives of a torch.distributed backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lockstep.exchange.base import Exchange
+
+
+class Collective(Exchange):
+    """Workers anywhere, on any torch.distributed backend: the bandwidth of an all-reduce, no sum in the collective."""
+
+    shares_memory = False
+
+    def __init__(self, lanes: int, why: str = "") -> None:
+        super().__init__(lanes, dist.get_world_size(), dist.get_rank())
+        self.name = f"collectives over {dist.get_backend()}" + (f" ({why})" if why else "")
+
+    def weights(self, numel: int, dtype: torch.dtype, device: str) -> Tensor:
+        """Return this worker's own buffer."""
+        return torch.zeros(numel, dtype=dtype, device=device)
+
+    def partials(self, numel: int, dtype: torch.dtype, device: str) -> list[Tensor]:
+        """Return own buffers."""
+        return [torch.zeros(numel, dtype=dtype, device=device) for _ in self.nodes]
+
+    def meet(self) -> None:
+        """Nothing: the collectives themselves wait."""
+
+    def mean(self, partials: Sequence[Tensor], part: range, weight: float) -> Tensor:
+        """Exchange slices, then add up what came.
+
+        Only slices of equal length can be asked for: every worker asks for its own at the same time.
+        """
+        length, found = len(part), []
+        for turn in range(self.most):
+            senders = [rank for rank, count in enumerate(self._counts) if turn < count]
+            sends = length if turn < len(partials) else 0
+            inbox = partials[0].new_empty(length * len(senders))
+            outbox = partials[turn][: length * self.workers] if sends else partials[0][:0]
+            dist.all_to_all_single(
+                inbox,
+                outbox,
+                [length if rank in senders else 0 for rank in range(self.workers)],
+                [sends] * self.workers,
+            )
+            found.append(dict(zip(senders, inbox.view(len(senders), length), strict=True)))
+        parts = [found[turn][rank] for rank, count in enumerate(self._counts) for turn in range(count)]
+        return self._add_up(parts, self._plan, weight)
+
+    def start_weights(self, flat: Tensor) -> None:
+        """Rank 0 wins."""
+        dist.broadcast(flat, src=0)
+
+    def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
+        """Gather the slices: every worker has weights of its own to update."""
+        flat = torch.empty_like(partials[0])
+        dist.all_gather(list(torch.split(flat, reduced.numel())), reduced)
+        return flat
+
+    def everyone(self, numbers: Tensor) -> Tensor:
+        """Add up: a number and zeros are exact in any order."""
+        dist.all_reduce(numbers)
+        return numbers
+
+    def share_weights(self, flat: Tensor) -> None:
+        """Gather the slices that each worker updated."""
+        length = flat.numel() // self.workers
+        mine = flat[self.rank * length : (self.rank + 1) * length].clone()
+        dist.all_gather(list(torch.split(flat, length)), mine)

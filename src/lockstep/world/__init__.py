@@ -1,0 +1,1 @@
+"""Where this process stands: who started it, where the ranks meet, what it computes on."""
