@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from lockstep.comm.segment_layout import SMALL_BYTES
-from lockstep.comm.small import PLANS_KEPT
+from lockstep.comm.small import MAX_PLANS
 from lockstep.errors import BadInput
 from tests.contract.cases import folded, made
 from tests.ranks import Ranks
@@ -83,7 +83,7 @@ def works_are_apart(rank: int, size: int) -> None:
 
 
 def many_shapes(rank: int, size: int) -> None:
-    for count in range(1, 2 * PLANS_KEPT):
+    for count in range(1, 2 * MAX_PLANS):
         tensor = torch.ones(count)
         dist.all_reduce(tensor)
         assert tensor[-1] == size

@@ -1,1 +1,1 @@
-"""How ranks meet and talk."""
+"""Communication between ranks: the shared-memory process group and what it is made of."""

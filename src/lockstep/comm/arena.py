@@ -1,12 +1,14 @@
-"""Flat buffers that all ranks of a host see: nothing is copied in or out to reduce them.
+"""Flat buffers that all ranks of a host share: they are reduced without a copy in or out.
 
-shared(n)    | weights ................................ |   one buffer, seen by all
-per_rank(n)  | gradients of rank 0 | of rank 1 | ...    |   one buffer a rank, all seen by all
+    shared(n)    | weights ................................ |   one buffer, seen by all ranks
+    per_rank(n)  | gradients of rank 0 | of rank 1 | ...    |   one buffer for each rank, all of them seen by all ranks
 
-a step:  1 every rank writes its own gradients
-2 barrier
-3 rank r reads slice r of every rank's gradients in tree order, and updates slice r of the weights
-4 barrier
+A step of training:
+
+    1 every rank writes its own gradients
+    2 barrier
+    3 rank r reads slice r of every rank's gradients in tree order, and updates slice r of the weights
+    4 barrier
 """
 
 from __future__ import annotations
@@ -29,21 +31,21 @@ if TYPE_CHECKING:
 
 
 def owned_slice(numel: int, size: int, rank: int) -> range:
-    """Return the elements that a rank reduces: whole cache lines, in rank order, as even as that allows."""
+    """Return the elements that a rank reduces: whole cache lines, in rank order, slices as equal as that allows."""
     lines = -(-numel // ALIGN)
     return range(min(rank * lines // size * ALIGN, numel), min((rank + 1) * lines // size * ALIGN, numel))
 
 
 class Arena:
-    """A piece of memory that the ranks of a `shm` group share; all ranks must allocate the same buffers in order."""
+    """Memory that the ranks of a `shm` group share; all ranks must allocate the same buffers in the same order."""
 
     def __init__(self, group: dist.ProcessGroup, nbytes: int) -> None:
         if not isinstance(group, ShmGroup):
-            raise BadInput(f'an arena needs a group of backend "shm", not {type(group).__name__}')
+            raise BadInput(f'an arena needs a process group with the backend "shm", found {type(group).__name__}')
         self.group: ShmGroup = group
         self.rank, self.size = group.rank(), group.size()
         total = TOKEN_BYTES + nbytes + PAGE
-        self._bytes = torch.frombuffer(group.share(total, f"an arena of {mib(nbytes)}"), dtype=torch.uint8)
+        self._bytes = torch.frombuffer(group.share_memory(total, f"an arena of {mib(nbytes)}"), dtype=torch.uint8)
         self._used = PAGE
         self._combiner = Combiner(self.size)
         self._options = dist.BarrierOptions()
@@ -51,30 +53,31 @@ class Arena:
 
     @staticmethod
     def room(numel: int, dtype: torch.dtype) -> int:
-        """Return how many bytes of an arena a buffer takes."""
+        """Return how many bytes of an arena a buffer needs."""
         return -(-numel * dtype.itemsize // PAGE) * PAGE
 
     def shared(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return a new buffer, zeroed, the same memory on all ranks."""
+        """Return a new buffer of zeros that is the same memory on all ranks."""
         end = self._used + self.room(numel, dtype)
         if end > self._bytes.numel():
             raise BadInput(
-                f"the arena has {mib(self._bytes.numel() - self._used)} left, and this needs {mib(end - self._used)}"
+                f"the arena has {mib(self._bytes.numel() - self._used)} left, and this buffer needs "
+                f"{mib(end - self._used)}: make the arena with more bytes"
             )
         buffer = self._bytes[self._used : self._used + numel * dtype.itemsize].view(dtype)
         self._used = end
         return buffer
 
     def per_rank(self, numel: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-        """Return a new buffer for every rank; this rank's own is [arena.rank]."""
+        """Return one new buffer for each rank; this rank's own is at index `arena.rank`."""
         return [self.shared(numel, dtype) for _ in range(self.size)]
 
     def barrier(self) -> None:
-        """Wait for all ranks; what they wrote before is seen after."""
+        """Wait for all ranks; what they wrote before the barrier can be read after it."""
         self.group.barrier(self._options)
 
     def reduce_slice(self, buffers: list[Tensor], part: range, out: Tensor, op: str = "sum") -> None:
-        """Combine elements `part` of all buffers, in tree order, into `out`; between two barriers."""
+        """Combine elements `part` of all buffers in tree order into `out`; call it between two barriers."""
         self._combine(buffers, part, out, [], op)
 
     def all_reduce(self, buffers: list[Tensor], op: str = "sum") -> None:

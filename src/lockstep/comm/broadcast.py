@@ -1,4 +1,4 @@
-"""Ranks tell: text and tensors from one to all, as numbers and bytes, never as pickles."""
+"""Broadcast and all-gather of text and tensors, sent as numbers and bytes, never as pickles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""Every rank's tensor in one; the name changed after torch 2.12."""
+"""Gathers every rank's tensor into one; the name changed after torch 2.12."""
 
 
 def broadcast_text(text: str, device: str = "cpu") -> str:
@@ -26,7 +26,7 @@ def broadcast_text(text: str, device: str = "cpu") -> str:
 
 
 def all_gather_text(text: str, device: str = "cpu", group: dist.ProcessGroup | None = None) -> list[str]:
-    """Return every rank's text on every rank, in rank order; of a group, or of all."""
+    """Return every rank's text on every rank, in rank order; of a group, or of the whole world."""
     data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
     lengths = [torch.empty((), dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
     dist.all_gather(lengths, torch.tensor(len(data), device=device), group=group)
@@ -37,8 +37,8 @@ def all_gather_text(text: str, device: str = "cpu", group: dist.ProcessGroup | N
 
 
 def broadcast_tensor(value: Tensor, device: str = "cpu") -> Tensor:
-    """Return rank 0's tensor on every rank; the others give one of the same dtype and shape."""
-    # a copy, and as bytes: backends differ in the dtypes they take
+    """Return rank 0's tensor on every rank; the others pass a tensor of the same dtype and shape."""
+    # Copied, and sent as bytes: backends differ in the dtypes that they support.
     bits = value.detach().to(device).contiguous().flatten().clone()
     if bits.numel():
         dist.broadcast(bits.view(torch.uint8), src=0)
@@ -48,8 +48,8 @@ def broadcast_tensor(value: Tensor, device: str = "cpu") -> Tensor:
 def broadcast_tensors(tensors: dict[str, Tensor], device: str = "cpu") -> dict[str, Tensor]:
     """Return rank 0's tensors on every rank, by name."""
     mine = {name: [str(value.dtype).removeprefix("torch."), list(value.shape)] for name, value in tensors.items()}
-    found: dict[str, Tensor] = {}
+    received: dict[str, Tensor] = {}
     for name, (dtype, shape) in json.loads(broadcast_text(json.dumps(mine), device)).items():
         own = tensors[name] if dist.get_rank() == 0 else torch.empty(shape, dtype=getattr(torch, dtype))
-        found[name] = broadcast_tensor(own, device)
-    return found
+        received[name] = broadcast_tensor(own, device)
+    return received

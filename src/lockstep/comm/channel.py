@@ -1,14 +1,14 @@
-"""One sender's stream of messages to one receiver: a ring of cells and two counting flags.
+"""One sender's stream of messages to one receiver: a ring of cells and two counting semaphores.
 
       sender                    filled        free                  receiver
-    1 take one of `free`         0             4
-    2 write a cell                             3
-    3 post `filled`              1             3                  4 take one of `filled`
-      (and ring the bell)        0             3                  5 read the cell
-                                 0             4                  6 post `free` (and ring the sender's bell)
+    1 wait for `free`            0             4
+    2 write a cell               0             3
+    3 post `filled`              1             3                  4 wait for `filled`
+      (and ring the doorbell)    0             3                  5 read the cell
+                                 0             4                  6 post `free` (and ring the sender's doorbell)
 
-A message is a head (tag, bytes, dtype) and its bytes, cut over as many cells as it takes. Both sides use the cells in
-turn, so their numbers need not be told.
+A message is a header (tag, bytes, dtype) and its bytes, spread over as many cells as it needs. Both sides use the cells
+in the same cyclic order, so cell numbers are never sent.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Final
 
 from lockstep.comm import libc
 from lockstep.comm.libc import SEMAPHORE_BYTES
-from lockstep.comm.segment_layout import CELLS, PAGE, Layout
+from lockstep.comm.segment_layout import CELLS, PAGE, SegmentLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_HEAD: Final = struct.Struct("<qQQ")
-HEAD_BYTES: Final = 64
+_HEADER: Final = struct.Struct("<qQQ")
+HEADER_BYTES: Final = 64
 
 
 @dataclass(frozen=True)
-class Head:
-    """What a message says about itself."""
+class MessageHeader:
+    """What a message says about itself, in front of its bytes."""
 
     tag: int
     size: int
@@ -39,74 +39,74 @@ class Head:
 
 
 class Ring:
-    """The parts that both ends of a channel share."""
+    """The cells and semaphores that both ends of a channel share."""
 
-    def __init__(self, view: memoryview, base: int, layout: Layout, *, source: int, to: int) -> None:
+    def __init__(self, view: memoryview, base: int, layout: SegmentLayout, *, source: int, to: int) -> None:
         start = layout.channel(source, to)
         self.filled, self.free = base + start, base + start + SEMAPHORE_BYTES
         self.room = layout.cell_bytes
         first = start + PAGE
         self.cells = [base + first + i * self.room for i in range(CELLS)]
-        self.heads = [view[first + i * self.room :][:HEAD_BYTES] for i in range(CELLS)]
-        self.turn = 0
+        self.headers = [view[first + i * self.room :][:HEADER_BYTES] for i in range(CELLS)]
+        self.index = 0
 
-    def step(self) -> None:
+    def advance(self) -> None:
         """Go on to the next cell."""
-        self.turn = (self.turn + 1) % CELLS
+        self.index = (self.index + 1) % CELLS
 
 
 class Sender:
     """The sending end."""
 
-    def __init__(self, ring: Ring, bell: int) -> None:
-        self._ring, self._bell = ring, bell
+    def __init__(self, ring: Ring, doorbell: int) -> None:
+        self._ring, self._doorbell = ring, doorbell
 
-    def push(self, head: Head, address: int, sent: int) -> int:
-        """Send as much of a message as fits; -1 is a message not begun. Return how far it is."""
+    def push(self, header: MessageHeader, address: int, sent: int) -> int:
+        """Send as much of a message as fits, from byte `sent` on (-1: not begun); return how much is sent now."""
         ring = self._ring
-        while sent < head.size and libc.trywait(ring.free) == 0:  # 1
+        while sent < header.size and libc.trywait(ring.free) == 0:  # 1
             at = 0
             if sent < 0:  # 2
-                _HEAD.pack_into(ring.heads[ring.turn], 0, head.tag, head.size, head.dtype)
-                at, sent = HEAD_BYTES, 0
-            count = min(ring.room - at, head.size - sent)
-            memmove(ring.cells[ring.turn] + at, address + sent, count)
+                _HEADER.pack_into(ring.headers[ring.index], 0, header.tag, header.size, header.dtype)
+                at, sent = HEADER_BYTES, 0
+            count = min(ring.room - at, header.size - sent)
+            memmove(ring.cells[ring.index] + at, address + sent, count)
             sent += count
-            ring.step()
+            ring.advance()
             libc.post(ring.filled)  # 3
-            libc.post(self._bell)
-            if sent == head.size:
+            libc.post(self._doorbell)
+            if sent == header.size:
                 break
         return sent
 
 
 class Receiver:
-    """The receiving end: gives the head of a new message away and is told where its bytes should go."""
+    """The receiving end: it passes on the header of a new message and is told where to write the bytes."""
 
-    def __init__(self, ring: Ring, bell: int) -> None:
-        self._ring, self._bell = ring, bell
+    def __init__(self, ring: Ring, doorbell: int) -> None:
+        self._ring, self._doorbell = ring, doorbell
         self._left = 0
         self._to = 0
         self._ended: Callable[[], None] = _nothing
 
-    def pull(self, begin: Callable[[Head], tuple[int, Callable[[], None]]]) -> bool:
-        """Take the cells that are there; return whether there were any."""
+    def pull(self, begin: Callable[[MessageHeader], tuple[int, Callable[[], None]]]) -> bool:
+        """Read all filled cells; return whether there were any."""
         ring = self._ring
         moved = False
         while libc.trywait(ring.filled) == 0:  # 4
             moved = True
             at = 0
             if self._left == 0:
-                head = Head(*_HEAD.unpack_from(ring.heads[ring.turn]))
-                self._to, self._ended = begin(head)
-                self._left, at = head.size, HEAD_BYTES
+                header = MessageHeader(*_HEADER.unpack_from(ring.headers[ring.index]))
+                self._to, self._ended = begin(header)
+                self._left, at = header.size, HEADER_BYTES
             count = min(ring.room - at, self._left)
-            memmove(self._to, ring.cells[ring.turn] + at, count)  # 5
+            memmove(self._to, ring.cells[ring.index] + at, count)  # 5
             self._to += count
             self._left -= count
-            ring.step()
+            ring.advance()
             libc.post(ring.free)  # 6
-            libc.post(self._bell)
+            libc.post(self._doorbell)
             if self._left == 0:
                 self._ended()
         return moved

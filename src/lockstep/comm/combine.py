@@ -1,6 +1,6 @@
-"""The parts of all ranks combined in tree order: the same additions whoever makes them, and wherever the parts lie.
+"""Combines the parts of all ranks in tree order: the same additions, whoever makes them and wherever the parts lie.
 
-Sums of plain numbers are made by numpy: the same additions as torch's, with a fraction of the time before each of them.
+Sums of plain numbers are made by numpy: the same additions as torch's, with a fraction of the overhead of each call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 BLOCK_BYTES: Final = 256 * 1024
-"""Of each part, combined at a time: larger blocks leave the cache, smaller ones are mostly calls."""
+"""Bytes of each part that are combined at a time: larger blocks leave the cache, smaller ones are mostly overhead."""
 
 _PLAIN: Final = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 _SUMS: Final = ("sum", "avg")
@@ -32,12 +32,12 @@ class Kernels(NamedTuple):
     view: Callable[[Tensor], Any]
     combine: Callable[..., Any]
     copy: Callable[[Any, Any], Any]
-    """To, from."""
+    """copy(to, source)."""
     mean: Callable[..., Any] | None
-    """Divides at the end, if that is asked for."""
+    """Divides the sum at the end, for a mean."""
 
     def run(self, parts: list[Any], scratch: list[Any], result: Any) -> None:
-        """Combine the parts in rank order; the result may be one of them. Two at least: one part is its own sum."""
+        """Combine at least two parts, given in rank order; the result may be one of them."""
         registers = parts + scratch
         for to, left, right in rank_tree.plan(len(parts)):
             self.combine(registers[left], registers[right], out=result if to == rank_tree.OUT else registers[to])
@@ -47,28 +47,28 @@ class Kernels(NamedTuple):
 
 @cache
 def kernels(op: int, dtype: torch.dtype, device: str = "cpu") -> Kernels:
-    """Return the functions for an operator; sums of plain numbers on the CPU by numpy."""
+    """Return the functions for an operator: numpy's for sums of plain numbers on the CPU, else torch's."""
     mean = OPS[op] == "avg"
     if device == "cpu" and dtype in _PLAIN and OPS[op] in _SUMS:
         return Kernels(Tensor.numpy, np.add, np.copyto, np.true_divide if mean else None)
     divide = _divide_complex if dtype.is_complex else torch.div
-    return Kernels(_same, rank_tree.combiner(op), Tensor.copy_, divide if mean else None)
+    return Kernels(_same, rank_tree.torch_function(op), Tensor.copy_, divide if mean else None)
 
 
 def quiet() -> np.errstate:
-    """Return a context in which numpy keeps quiet about an overflow, as torch does."""
+    """Return a context in which numpy does not warn about overflow, like torch."""
     return np.errstate(all="ignore")
 
 
 def quiet_context() -> Context:
-    """Return the same to run small calls in: entering it takes a fraction of the time. One call at a time."""
+    """Return the same as a context to run small calls in, which is faster to enter; for one call at a time."""
     context = copy_context()
     context.run(np.seterr, all="ignore")
     return context
 
 
 def in_blocks(rows: Sequence[Any], block: int) -> Iterator[tuple[Any, ...]]:
-    """Return rows of one length side by side, so many elements of each at a time."""
+    """Yield rows of equal length side by side, `block` elements of each at a time."""
     return zip(*([row[start : start + block] for start in range(0, len(row), block)] for row in rows), strict=True)
 
 
@@ -80,30 +80,30 @@ class Combiner:
         self._scratch: dict[tuple[torch.dtype, str], list[Tensor]] = {}
 
     def into(self, out: Tensor, parts: Sequence[Tensor], op: int, copies: Sequence[Tensor] = ()) -> None:
-        """Combine the parts, in rank order, into `out`, which may be one of them, and copy it to `copies`; all flat."""
+        """Combine flat parts, in rank order, into `out`, which may be one of them; copy the result to `copies`."""
         if self.size == 1:
             for to in (out, *copies):
                 if to.data_ptr() != parts[0].data_ptr():
                     to.copy_(parts[0])
             return
-        how = kernels(op, out.dtype, out.device.type)
+        kernel = kernels(op, out.dtype, out.device.type)
         block = BLOCK_BYTES // out.itemsize
-        scratch = [how.view(s) for s in self._room(out, block)]
+        scratch = [kernel.view(s) for s in self._room(out, block)]
         with quiet():
-            for result, *rest in in_blocks([how.view(row) for row in (out, *parts, *copies)], block):
+            for result, *rest in in_blocks([kernel.view(row) for row in (out, *parts, *copies)], block):
                 length = len(result)
                 room = scratch if length == block else [s[:length] for s in scratch]
-                how.run(rest[: self.size], room, result)
+                kernel.run(rest[: self.size], room, result)
                 for other in rest[self.size :]:
-                    how.copy(other, result)
+                    kernel.copy(other, result)
 
     def _room(self, like: Tensor, block: int) -> list[Tensor]:
         key = (like.dtype, str(like.device))
-        found = self._scratch.get(key)
-        if found is None:
-            found = [like.new_empty(block) for _ in range(rank_tree.scratch_count(self.size))]
-            self._scratch[key] = found
-        return found
+        scratch = self._scratch.get(key)
+        if scratch is None:
+            scratch = [like.new_empty(block) for _ in range(rank_tree.scratch_count(self.size))]
+            self._scratch[key] = scratch
+        return scratch
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -111,6 +111,6 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 def _divide_complex(total: Tensor, count: float, *, out: Tensor) -> None:
-    # Part by part: torch's complex division rounds more than once, and torch.distributed hands all_reduce the parts as
-    # real numbers but reduce the whole, so the two would differ.
+    # Real and imaginary parts apart: torch's complex division rounds more than once, and torch.distributed passes
+    # all_reduce real numbers but reduce complex ones, so the two would differ.
     torch.div(torch.view_as_real(total), count, out=torch.view_as_real(out))

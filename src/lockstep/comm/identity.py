@@ -1,4 +1,4 @@
-"""Which memory a process can share: its host, its namespaces, its user. Pure but for `mine`."""
+"""What decides which memory a process can share: host, process namespace, user. Pure but for `Identity.mine`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot, or None if it is gone or a zombie."""
+    """Return when a process started, in clock ticks since boot, or None if it has ended or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name in parentheses may hold anything, so count from the last one.
+    # The name in parentheses may contain any character, so count from the last parenthesis.
     fields = text[text.rindex(")") + 2 :].split()
     return None if fields[0] in "ZX" else int(fields[19])
 
@@ -27,21 +27,21 @@ class Identity:
     rank: int
     """Rank in the group."""
     host: str
-    """Host name, for people."""
+    """Host name, for messages."""
     boot: str
     """Boot id of the kernel: the same for all processes that share its memory, and for no others."""
     namespace: str
-    """Process namespace: process numbers mean the same only within one."""
+    """Process namespace: process numbers are comparable only within one."""
     user: int
     """Effective user id."""
     pid: int
     """Process number in that namespace."""
     started: int
-    """Start time of the process: with it a reused number is recognised."""
+    """Start time of the process, by which a reused number is recognised."""
 
     @classmethod
     def mine(cls, rank: int) -> Identity:
-        """Look at this process."""
+        """Return the identity of this process."""
         pid = os.getpid()
         return cls(
             rank=rank,
@@ -64,7 +64,7 @@ class Identity:
 
 
 def why_not_shared(ranks: list[Identity]) -> str | None:
-    """Return why these ranks cannot share memory, with both sides named, or None if they can."""
+    """Return why these ranks cannot share memory, naming two that cannot, or None if they can."""
     first = ranks[0]
     advice = 'use backend "gloo" for this group'
     for other in ranks[1:]:
@@ -77,7 +77,7 @@ def why_not_shared(ranks: list[Identity]) -> str | None:
             return (
                 f"rank {other.rank} is in process namespace {other.namespace} and rank {first.rank} in "
                 f"{first.namespace} (host {first.host}): containers that do not share a process namespace cannot share "
-                f"memory here; start them with a common one (docker run --pid=container:...), or {advice}"
+                f"memory; start them with a common one (docker run --pid=container:...), or {advice}"
             )
         if other.user != first.user:
             return (

@@ -1,4 +1,4 @@
-"""Who of the group is still there: deaths seen by the kernel, and notices that ranks leave behind."""
+"""Which ranks of a group are alive: ended processes, seen by the kernel, and notices that ranks write."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 from lockstep.comm import libc
 from lockstep.comm.identity import Identity, start_time
 from lockstep.comm.libc import SEMAPHORE_BYTES
-from lockstep.comm.segment_layout import NOTICE_BYTES, Layout
+from lockstep.comm.segment_layout import NOTICE_BYTES, SegmentLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 class Liveness:
-    """Watches the other ranks' processes and reads and writes notices.
+    """Watches the other ranks' processes, and reads and writes notices.
 
-    A notice is a rank's last word: why it takes no further part. It stays raised for ever.
+    A notice says why a rank takes no further part in the group. It is never taken back.
     """
 
     def __init__(
-        self, memory: memoryview, base: int, layout: Layout, ranks: list[Identity], *, names: list[str]
+        self, memory: memoryview, base: int, layout: SegmentLayout, ranks: list[Identity], *, names: list[str]
     ) -> None:
         self._memory, self._base, self._layout = memory, base, layout
         self._ranks, self._names = ranks, names
@@ -32,7 +32,7 @@ class Liveness:
         self._gone: set[int] = set()
         self._unwatched: list[Identity] = []
         self.stopped: str | None = None
-        """Why this rank itself must wait no longer."""
+        """Why this rank itself must stop waiting."""
         for peer in ranks:
             if peer.pid != os.getpid():
                 self._watch(peer)
@@ -46,13 +46,13 @@ class Liveness:
         except (OSError, AttributeError):  # a kernel before 5.3, or a sandbox: look at /proc instead
             self._unwatched.append(peer)
             return
-        if start_time(peer.pid) != peer.started:  # the number was given to somebody else meanwhile
+        if start_time(peer.pid) != peer.started:  # the process number has been reused
             self._gone.add(peer.rank)
         self._watched[descriptor] = peer.rank
         self._poll.register(descriptor, select.POLLIN)
 
     def name(self, rank: int) -> str:
-        """Return a rank as people look for it: its world rank, process and host."""
+        """Return a rank's full name: its world rank, process and host."""
         who = self._ranks[rank]
         return f"{self._names[rank]} (process {who.pid} on {who.host})"
 
@@ -70,8 +70,8 @@ class Liveness:
                 self._gone.add(peer.rank)
         return self._gone
 
-    def leave(self, rank: int, text: str) -> None:
-        """Raise this rank's notice."""
+    def post_notice(self, rank: int, text: str) -> None:
+        """Write a rank's notice and post its semaphore."""
         start = self._layout.notice(rank)
         room = NOTICE_BYTES - SEMAPHORE_BYTES
         data = text.encode()[:room].ljust(room, b"\0")
@@ -79,18 +79,18 @@ class Liveness:
         libc.post(self._base + start)
 
     def notice(self, rank: int) -> str | None:
-        """Return a rank's last word, if it has left one."""
-        flag = self._base + self._layout.notice(rank)
-        # see [Note: memory order]: the flag is taken and put back, so that the text is whole
-        if libc.trywait(flag) != 0:
+        """Return a rank's notice, if it has written one."""
+        semaphore = self._base + self._layout.notice(rank)
+        # See [Note: memory order]: wait on the semaphore and post it again, so that the text is complete.
+        if libc.trywait(semaphore) != 0:
             return None
-        libc.post(flag)
+        libc.post(semaphore)
         start = self._layout.notice(rank)
         text = bytes(self._memory[start + SEMAPHORE_BYTES : start + NOTICE_BYTES])
         return text.rstrip(b"\0").decode(errors="replace")
 
     def why_lost(self, awaited: Iterable[int]) -> str | None:
-        """Return why one of these ranks will never come, or None if all of them still may."""
+        """Return why one of these ranks will never arrive, or None if all of them still can."""
         if self.stopped is not None:
             return self.stopped
         dead = self.dead()

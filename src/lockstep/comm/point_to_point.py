@@ -1,8 +1,9 @@
 """send and recv, with tags and any source, independent of the collectives.
 
-A message that comes before its recv is put aside in private memory, so a recv of another tag behind it is not held up.
-Operations make progress in the thread that waits for one, or else in a background thread; `drive` is held by
-whoever does. The driver sleeps on this rank's bell, which peers ring after every cell they fill or free.
+An unexpected message (one that comes before its recv) is put aside in private memory, so that messages with other tags
+behind it are not blocked. Operations make progress in the thread that waits for one, or else in a background thread:
+the driver, which holds the lock `_drive`. It sleeps on this rank's doorbell, which peers ring after every cell that
+they fill or free.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from lockstep.comm import libc, tensors
-from lockstep.comm.channel import Head, Receiver, Ring, Sender
-from lockstep.comm.sync import LOOK_AROUND, YIELDS, Deadline
+from lockstep.comm.channel import MessageHeader, Receiver, Ring, Sender
+from lockstep.comm.sync import CHECK_INTERVAL, YIELDS, Deadline
 from lockstep.comm.wire import DTYPES
 from lockstep.comm.work import Work
 from lockstep.errors import Mismatch, PeerLost
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lockstep.comm.liveness import Liveness
-    from lockstep.comm.segment_layout import Layout
+    from lockstep.comm.segment_layout import SegmentLayout
 
 ANY: Final = -1
 GRACE: Final = 0.0005
-"""Seconds that the background thread leaves an operation to its caller."""
+"""Seconds for which the background thread leaves an operation to its caller."""
 
 
 @dataclass(eq=False)
 class _Send:
     to: int
-    head: Head
+    header: MessageHeader
     row: Tensor
     work: Work
     deadline: Deadline
@@ -56,18 +57,18 @@ class _Recv:
     work: Work
     deadline: Deadline
     matched: bool = False
-    """A message has begun to come in."""
+    """Whether a message has begun to come in."""
 
     def wants(self, source: int, tag: int) -> bool:
         return not self.matched and self.tag == tag and self.source in (ANY, source)
 
 
 @dataclass(eq=False)
-class _Early:
+class _UnexpectedMessage:
     """A message that came before its recv."""
 
     source: int
-    head: Head
+    header: MessageHeader
     data: ctypes.Array[ctypes.c_char]
     whole: bool = False
     claimed: _Recv | None = None
@@ -77,18 +78,18 @@ class Messages:
     """All of this rank's sends and receives in a group."""
 
     def __init__(
-        self, memory: mmap.mmap, layout: Layout, rank: int, *, liveness: Liveness, broken: Callable[[str], None]
+        self, memory: mmap.mmap, layout: SegmentLayout, rank: int, *, liveness: Liveness, broken: Callable[[str], None]
     ) -> None:
         view = memoryview(memory)
         base = libc.address_of(view)
         self._rank, self._size, self._liveness, self._broken = rank, layout.size, liveness, broken
-        self._bell = base + layout.bell(rank)
-        bells = [base + layout.bell(r) for r in range(layout.size)]
-        self._out = [Sender(Ring(view, base, layout, source=rank, to=r), bells[r]) for r in range(layout.size)]
-        self._in = [Receiver(Ring(view, base, layout, source=r, to=rank), bells[r]) for r in range(layout.size)]
+        self._doorbell = base + layout.doorbell(rank)
+        doorbells = [base + layout.doorbell(r) for r in range(layout.size)]
+        self._out = [Sender(Ring(view, base, layout, source=rank, to=r), doorbells[r]) for r in range(layout.size)]
+        self._in = [Receiver(Ring(view, base, layout, source=r, to=rank), doorbells[r]) for r in range(layout.size)]
         self._sends: list[deque[_Send]] = [deque() for _ in range(layout.size)]
         self._recvs: list[_Recv] = []
-        self._early: list[_Early] = []
+        self._unexpected: list[_UnexpectedMessage] = []
         self._finished: deque[tuple[Work, BaseException | None]] = deque()
         self._state = threading.Lock()
         self._drive = threading.Lock()
@@ -101,10 +102,10 @@ class Messages:
     def send(self, tensor: Tensor, to: int, tag: int, deadline: Deadline) -> Work:
         """Begin to send a tensor."""
         row = tensors.flat(tensor)
-        head = Head(tag, row.nbytes, DTYPES.index(row.dtype))
+        header = MessageHeader(tag, row.nbytes, DTYPES.index(row.dtype))
         work = Work([tensor])
         with self._state:
-            self._sends[to].append(_Send(to, head, row, work, deadline))
+            self._sends[to].append(_Send(to, header, row, work, deadline))
         return self._begin(work)
 
     def recv(self, tensor: Tensor, source: int, tag: int, deadline: Deadline) -> Work:
@@ -113,19 +114,21 @@ class Messages:
         recv = _Recv(source, tag, tensor, tensors.flat(tensor), work, deadline)
         with self._state:
             self._recvs.append(recv)
-            early = next((e for e in self._early if e.claimed is None and recv.wants(e.source, e.head.tag)), None)
-            if early is not None:
-                recv.matched, recv.source, early.claimed = True, early.source, recv
-                if early.whole:
-                    self._deliver(early)
+            message = next(
+                (e for e in self._unexpected if e.claimed is None and recv.wants(e.source, e.header.tag)), None
+            )
+            if message is not None:
+                recv.matched, recv.source, message.claimed = True, message.source, recv
+                if message.whole:
+                    self._deliver(message)
         return self._begin(work)
 
     def close(self) -> None:
-        """Stop the background thread; what is under way fails."""
+        """Stop the background thread; operations under way fail."""
         self._closed = True
         if self._thread is not None:
             self._wake.put(None)
-            libc.post(self._bell)
+            libc.post(self._doorbell)
             self._thread.join()
             self._thread = None
 
@@ -138,14 +141,14 @@ class Messages:
                     self._progress()
             finally:
                 self._drive.release()
-        self._tell()
+        self._finish_completed()
         if not work.is_completed():
             work.help = self._help
             if self._thread is None:
-                self._thread = threading.Thread(target=self._background, name="lockstep-mail", daemon=True)
+                self._thread = threading.Thread(target=self._background, name="lockstep-p2p", daemon=True)
                 self._thread.start()
             self._wake.put(None)
-            libc.post(self._bell)  # the driver may be asleep and not know of this one
+            libc.post(self._doorbell)  # the driver may be asleep and not know of this one
         return work
 
     def _help(self, work: Work) -> None:
@@ -159,7 +162,7 @@ class Messages:
     def _background(self) -> None:
         while not self._closed:
             self._wake.get()
-            # Most callers wait at once, and then drive themselves, which needs no change of threads.
+            # Most callers wait at once and then drive the operation themselves, which needs no change of threads.
             time.sleep(GRACE)
             if not self._idle():
                 with self._drive:
@@ -172,25 +175,25 @@ class Messages:
         """Drive until `over`."""
         looks = YIELDS if eager else 0
         while True:
-            while libc.trywait(self._bell) == 0:
+            while libc.trywait(self._doorbell) == 0:
                 pass  # before looking, so that a ring during the look is not lost
             with self._state:
                 moved = self._progress()
-            self._tell()
+            self._finish_completed()
             if over():
                 return
             if moved:
                 looks = YIELDS if eager else 0
             elif looks:
                 looks -= 1
-                libc.give_way()
-            elif not libc.sleep_for(self._bell, LOOK_AROUND):
+                libc.sched_yield()
+            elif not libc.timed_wait(self._doorbell, CHECK_INTERVAL):
                 with self._state:
-                    self._look_around()
-                self._tell()
+                    self._check_peers()
+                self._finish_completed()
 
-    def _tell(self) -> None:
-        """Mark operations as done, without the lock: what hangs on their futures may issue others."""
+    def _finish_completed(self) -> None:
+        """Mark operations as done, without the lock: callbacks of their futures may issue others."""
         while self._finished:
             with contextlib.suppress(IndexError):  # another thread took the last one
                 work, error = self._finished.popleft()
@@ -202,62 +205,65 @@ class Messages:
             while queue:
                 item = queue[0]
                 before = item.sent
-                item.sent = self._out[to].push(item.head, item.row.data_ptr(), before)
+                item.sent = self._out[to].push(item.header, item.row.data_ptr(), before)
                 moved |= item.sent != before
-                if item.sent < item.head.size:
+                if item.sent < item.header.size:
                     break
                 queue.popleft()
                 self._finished.append((item.work, None))
         for source, receiver in enumerate(self._in):
-            moved |= receiver.pull(lambda head, source=source: self._incoming(source, head))  # type: ignore[misc]
+            moved |= receiver.pull(lambda header, source=source: self._incoming(source, header))  # type: ignore[misc]
         return moved
 
-    def _incoming(self, source: int, head: Head) -> tuple[int, Callable[[], None]]:
-        """Find the recv that wants a message, or put it aside."""
-        recv = next((r for r in self._recvs if r.wants(source, head.tag)), None)
+    def _incoming(self, source: int, header: MessageHeader) -> tuple[int, Callable[[], None]]:
+        """Find the recv that matches a message, or put the message aside."""
+        recv = next((r for r in self._recvs if r.wants(source, header.tag)), None)
         if recv is not None:
             recv.matched, recv.source = True, source
-            if recv.row.nbytes == head.size and recv.row.dtype == DTYPES[head.dtype]:
+            if recv.row.nbytes == header.size and recv.row.dtype == DTYPES[header.dtype]:
                 return recv.row.data_ptr(), lambda: self._complete(recv)
-        early = _Early(source, head, ctypes.create_string_buffer(head.size), claimed=recv)
-        self._early.append(early)
+        message = _UnexpectedMessage(source, header, ctypes.create_string_buffer(header.size), claimed=recv)
+        self._unexpected.append(message)
 
         def whole() -> None:
-            early.whole = True
-            if early.claimed is not None:
-                self._deliver(early)
+            message.whole = True
+            if message.claimed is not None:
+                self._deliver(message)
 
-        return ctypes.addressof(early.data), whole
+        return ctypes.addressof(message.data), whole
 
-    def _deliver(self, early: _Early) -> None:
+    def _deliver(self, message: _UnexpectedMessage) -> None:
         """Hand a message that was put aside to its recv."""
-        self._early.remove(early)
-        recv = early.claimed
+        self._unexpected.remove(message)
+        recv = message.claimed
         if recv is None or recv not in self._recvs:
-            return  # given up meanwhile
-        sent = DTYPES[early.head.dtype]
-        if recv.row.nbytes != early.head.size or recv.row.dtype != sent:
+            return  # abandoned meanwhile
+        sent = DTYPES[message.header.dtype]
+        if recv.row.nbytes != message.header.size or recv.row.dtype != sent:
             self._recvs.remove(recv)
-            me, sender = self._liveness.label(self._rank), self._liveness.label(early.source)
+            me, sender = self._liveness.label(self._rank), self._liveness.label(message.source)
             wanted = f"{recv.row.numel()} x {recv.row.dtype}"
-            came = f"{early.head.size // sent.itemsize} x {sent}"
-            text = f"{me}: recv of {wanted} (tag {recv.tag}) met a message of {came} from {sender}"
+            came = f"{message.header.size // sent.itemsize} x {sent}"
+            text = (
+                f"{me}: recv of {wanted} (tag {recv.tag}) does not match the message of {came} from {sender}: "
+                f"send and recv need the same number of elements and dtype"
+            )
             self._finished.append((recv.work, Mismatch(text)))
             return
-        ctypes.memmove(recv.row.data_ptr(), early.data, early.head.size)
+        ctypes.memmove(recv.row.data_ptr(), message.data, message.header.size)
         self._complete(recv)
 
     def _complete(self, recv: _Recv) -> None:
         if recv not in self._recvs:
-            return  # given up meanwhile
+            return  # abandoned meanwhile
         self._recvs.remove(recv)
         tensors.put_back(recv.tensor, recv.row)
-        recv.work.came_from(recv.source)
+        recv.work.set_source(recv.source)
         self._finished.append((recv.work, None))
 
     # -- faults
 
-    def _look_around(self) -> None:
+    def _check_peers(self) -> None:
         for recv in list(self._recvs):
             source = recv.source
             others = list(range(self._size)) if source == ANY else [source]
@@ -270,10 +276,11 @@ class Messages:
         for queue in self._sends:
             if queue:
                 item = queue[0]
-                what = f"send to {self._liveness.label(item.to)} (tag {item.head.tag})"
+                what = f"send to {self._liveness.label(item.to)} (tag {item.header.tag})"
                 error = self._fault([item.to], item.deadline, what, "it was not received")
                 if error is not None:
-                    self._broken(str(error))  # part of the message may be in the channel, so nothing can follow it
+                    # Part of the message may be in the channel, so nothing can follow it.
+                    self._broken(str(error))
                     while queue:
                         self._finished.append((queue.popleft().work, error))
 

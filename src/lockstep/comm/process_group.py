@@ -1,4 +1,4 @@
-"""A group that is up: it runs operations in order, carries messages, and breaks as a whole when a rank is lost."""
+"""A running process group: operations in order, messages between ranks, and one failure for all if a rank is lost."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lockstep.comm.libc import SEMAPHORE_BYTES
 from lockstep.comm.liveness import Liveness
 from lockstep.comm.outboxes import Outboxes
 from lockstep.comm.point_to_point import ANY, Messages
-from lockstep.comm.segment_layout import CELLS, Layout
+from lockstep.comm.segment_layout import CELLS, SegmentLayout
 from lockstep.comm.small import SmallCalls
 from lockstep.comm.sync import Deadline
-from lockstep.comm.work import DoneWork, Turns, Work
+from lockstep.comm.work import DoneWork, OperationQueue, Work
 from lockstep.errors import BadInput, Mismatch, PeerLost
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 _ZERO: Final = timedelta(0)
 
 
-def _make_flags(layout: Layout, memory: mmap.mmap) -> None:
+def _init_semaphores(layout: SegmentLayout, memory: mmap.mmap) -> None:
     """Initialise every semaphore of a new segment."""
     base = libc.address_of(memoryview(memory))
     ranks = range(layout.size)
     for source in ranks:
         libc.init(base + layout.notice(source))
-        libc.init(base + layout.bell(source))
+        libc.init(base + layout.doorbell(source))
         for to in ranks:
             libc.init(base + layout.arrived(source, to))
             channel = base + layout.channel(source, to)
@@ -44,8 +44,8 @@ def _make_flags(layout: Layout, memory: mmap.mmap) -> None:
             libc.init(channel + SEMAPHORE_BYTES, CELLS)
 
 
-class NamedGroup(dist.ProcessGroup):
-    """A process group written in Python; C++ and torch's Python ask for the same things under different names."""
+class PythonProcessGroup(dist.ProcessGroup):
+    """A process group written in Python; torch's C++ and Python code ask for the same things under different names."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
@@ -107,7 +107,7 @@ class NamedGroup(dist.ProcessGroup):
         return [torch.device("cpu")]
 
 
-class RunningGroup(NamedGroup):
+class SegmentGroup(PythonProcessGroup):
     """The ranks of a group with their segment."""
 
     def __init__(self, member: bootstrap.Member, world_ranks: list[int]) -> None:
@@ -115,10 +115,12 @@ class RunningGroup(NamedGroup):
         self._seconds = member.timeout.total_seconds()
         self._broken: str | None = None
         self._left = False
-        prefix = bootstrap.fresh(member, "shm")
-        ranks = bootstrap.identities(member, prefix)
-        layout = Layout(member.size)
-        self._memory = bootstrap.share(member, prefix, ranks, layout.total, lambda memory: _make_flags(layout, memory))
+        prefix = bootstrap.new_prefix(member, "shm")
+        ranks = bootstrap.exchange_identities(member, prefix)
+        layout = SegmentLayout(member.size)
+        self._memory = bootstrap.share_segment(
+            member, prefix, ranks, layout.total, lambda memory: _init_semaphores(layout, memory)
+        )
         view = memoryview(self._memory)
         names = [f"rank {r}" for r in (world_ranks or range(member.size))]
         self._liveness = Liveness(view, libc.address_of(view), layout, ranks, names=names)
@@ -126,31 +128,31 @@ class RunningGroup(NamedGroup):
         self._small = SmallCalls(self._outboxes)
         self._large = LargeReductions(self._outboxes)
         self._messages = Messages(self._memory, layout, member.rank, liveness=self._liveness, broken=self._break)
-        self._turns = Turns("lockstep-shm", self._set_patient, self._where)
+        self._operations = OperationQueue("lockstep-shm", self._set_background, self._where)
         self._member, self._ranks = member, ranks
         self._last = DoneWork([])
 
-    def _set_patient(self, patient: bool) -> None:
-        self._outboxes.rounds.patient = patient
+    def _set_background(self, background: bool) -> None:
+        self._outboxes.rounds.background = background
 
     def _where(self) -> str:
-        return "an operation of a group that was left" if self._left else self._outboxes.where()
+        return "an operation of a group that this rank has left" if self._left else self._outboxes.where()
 
     # -- running an operation
 
     def _issue(self, opts: Any, operation: Callable[[Deadline], None], result: list[Tensor]) -> Work:
-        """Run an operation now or in the background, as the options ask."""
+        """Run an operation now or in the background, as the options say."""
         deadline = self._deadline(opts)
         if opts.asyncOp:
-            return self._turns.submit(lambda: self._guarded(operation, deadline), result)
-        return self._turns.call(lambda: self._guarded(operation, deadline), result)
+            return self._operations.submit(lambda: self._guarded(operation, deadline), result)
+        return self._operations.call(lambda: self._guarded(operation, deadline), result)
 
     def _deadline(self, opts: Any) -> Deadline:
         limit = opts.timeout
         return Deadline(self._seconds if limit < _ZERO else limit.total_seconds())
 
     def _guarded(self, operation: Callable[[Deadline], None], deadline: Deadline) -> None:
-        """Run an operation; if it fails half-way, nobody can go on, so tell the others why."""
+        """Run an operation; if it fails half-way, no rank can continue, so tell the others why."""
         self._check_usable()
         try:
             operation(deadline)
@@ -160,23 +162,25 @@ class RunningGroup(NamedGroup):
 
     def _check_usable(self) -> None:
         if self._broken is not None:
-            raise PeerLost(f"this group can no longer be used: {self._broken}")
+            raise PeerLost(f"this group can no longer be used, make a new one: {self._broken}")
 
     def _after(self, error: BaseException) -> None:
-        """Go on after an error that left the ranks in step, else break the group."""
+        """Keep the group if the error left all ranks in step, else break it."""
         if isinstance(error, Mismatch | BadInput):
-            return  # found by all ranks alike, or before anything was exchanged
+            return  # raised by all ranks, or before anything was exchanged
         known = isinstance(error, PeerLost)
         self._break(str(error) if known else f"{self._outboxes.where()}: {type(error).__name__}: {error}")
 
     def _break(self, reason: str) -> None:
         self._broken = reason
-        self._liveness.leave(self._rank, reason)
+        self._liveness.post_notice(self._rank, reason)
 
-    def share(self, size: int, what: str) -> mmap.mmap:
-        """Map `size` bytes of new memory that all ranks of the group see; a collective call."""
+    def share_memory(self, size: int, what: str) -> mmap.mmap:
+        """Map `size` bytes of new memory that all ranks of the group share; a collective call."""
         member = replace(self._member, what=what)
-        return bootstrap.share(member, bootstrap.fresh(member, "share"), self._ranks, size, lambda memory: None)
+        return bootstrap.share_segment(
+            member, bootstrap.new_prefix(member, "share"), self._ranks, size, lambda memory: None
+        )
 
     # -- messages
 
@@ -193,32 +197,32 @@ class RunningGroup(NamedGroup):
         return self._messages.recv(tensor_list[0], source, tag, Deadline(self._seconds))
 
     def recv_anysource(self, tensor_list: list[Tensor], tag: int = 0) -> Work:
-        """Begin to receive a tensor from whoever sends one."""
+        """Begin to receive a tensor from any rank."""
         return self.recv(tensor_list, ANY, tag)
 
     # -- the group itself
 
     def shutdown(self) -> None:
-        """Leave the group; ranks that still wait for this one are told so."""
+        """Leave the group; ranks that still wait for this one get an error that says so."""
         if self._left:
             return
         self._left = True
         if self._broken is None:
             self._break(f"{self._liveness.name(self._rank)} has left the group (destroy_process_group)")
-        # What is under way may end, if the others take part; it must not keep this rank for ever.
-        self._liveness.stopped = "the group was left meanwhile"
-        self._turns.close()
+        # Operations under way may end if the others take part; they must not block this rank for ever.
+        self._liveness.stopped = "this rank has left the group"
+        self._operations.close()
         self._messages.close()
         self._liveness.close()
         # torch keeps groups in cycles; the memory must not wait for the garbage collector.
         del self._memory, self._outboxes, self._small, self._large, self._messages, self._liveness
 
     def abort(self) -> None:
-        """Leave the group without waiting for what is under way."""
+        """Leave the group without waiting for operations under way."""
         if not self._left:
             self._liveness.stopped = "the group was aborted"
             self._break(f"{self._liveness.name(self._rank)} has aborted the group")
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time limit of operations to come."""
+        """Set the timeout of future operations."""
         self._seconds = timeout.total_seconds()

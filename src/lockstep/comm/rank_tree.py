@@ -1,4 +1,4 @@
-"""One order of combination for every reduction: a fixed tree over ranks, so the bits repeat and agree everywhere."""
+"""Every reduction combines the ranks along one fixed tree, so the bits repeat and are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockstep.errors import BadInput
 from lockstep.lanes.tree import Node, middle
 
 OUT: Final = -1
-"""In a plan: the caller's result."""
+"""The index of the caller's result in a plan."""
 
 Combine = Callable[..., Any]
 
@@ -31,10 +31,10 @@ _COMBINE: Final[dict[str, Combine]] = {
 
 @cache
 def plan(leaves: int) -> tuple[tuple[int, int, int], ...]:
-    """Return the steps (to, left, right) that combine `leaves` parts as the tree says.
+    """Return the steps (to, left, right) that combine `leaves` parts along the tree.
 
-    Below `leaves` a number means a part, from there on a scratch buffer, and OUT the result. sum(lo, hi) is the part if
-    there is one, else sum(lo, mid) + sum(mid, hi), split as in lanes/rank_tree.py.
+    A number below `leaves` is a part, a larger one a scratch buffer, and OUT the result. sum(lo, hi) is the part itself
+    if hi - lo == 1, else sum(lo, mid) + sum(mid, hi), split as in lanes/tree.py.
     """
     steps: list[tuple[int, int, int]] = []
 
@@ -43,7 +43,7 @@ def plan(leaves: int) -> tuple[tuple[int, int, int], ...]:
             return lo
         mid = middle(Node(lo, hi))
         left = node(lo, mid, scratch)
-        # The left side's result stays alive in `scratch` while the right side is made.
+        # The left side's result stays in `scratch` while the right side is computed.
         right = node(mid, hi, scratch + 1)
         steps.append((leaves + scratch, left, right))
         return leaves + scratch
@@ -63,19 +63,19 @@ def scratch_count(leaves: int) -> int:
 
 @cache
 def check(op: int, dtype: torch.dtype) -> None:
-    """Refuse a reduction that has no meaning for the dtype."""
+    """Raise if a reduction is not defined for the dtype."""
     name = OPS[op]
     whole = not (dtype.is_floating_point or dtype.is_complex)
     if name in ("band", "bor", "bxor") and not whole:
-        raise BadInput(f"all bitwise reductions need integers or bool, not {dtype}")
+        raise BadInput(f"bitwise reductions need an integer dtype or bool, found {dtype}: convert the tensor")
     if name in ("min", "max") and dtype.is_complex:
-        raise BadInput(f"{name} has no meaning for {dtype}: complex numbers have no order")
+        raise BadInput(f"{name} is not defined for {dtype}: reduce the real and imaginary parts apart")
     if name == "avg" and whole:
-        raise BadInput(f"avg needs a floating dtype, not {dtype}: use sum and divide")
+        raise BadInput(f"avg needs a floating-point dtype, found {dtype}: use sum and divide")
     if dtype.itemsize == 1 and not whole:
         raise BadInput(f"torch cannot add {dtype} on the CPU: reduce in float32, or gather")
 
 
-def combiner(op: int) -> Combine:
+def torch_function(op: int) -> Combine:
     """Return the torch function that combines two parts."""
     return _COMBINE[OPS[op]]

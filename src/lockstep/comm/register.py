@@ -1,8 +1,9 @@
-"""Makes `shm` known to torch.distributed without importing torch.
+"""Registers `shm` with torch.distributed without importing torch.
 
-The command line must start in a fraction of a second, and torch takes seconds to import. So, if torch.distributed is
-loaded, the backend is registered now; else a finder waits for that one module and registers right after it is loaded.
-Both orders of `import torch, lockstep` work. The backend's own code is imported when the first group is made.
+The command line must start in a fraction of a second, and torch takes seconds to import. So the backend is registered
+now if torch.distributed is loaded; else an import hook waits for that one module and registers right after it is
+loaded. `import torch` may come before or after `import lockstep`. The backend's own code is imported when the first
+group is created.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _register(module: ModuleType) -> None:
         skip_flight_recorder(module, "shm")
 
 
-class _Then(Loader):
+class _RegisteringLoader(Loader):
     """Loads a module as its own loader does, then registers."""
 
     def __init__(self, loader: Loader) -> None:
@@ -53,8 +54,8 @@ class _Then(Loader):
         return getattr(self._loader, name)
 
 
-class _Watch(MetaPathFinder):
-    """Steps in once, when torch.distributed is imported."""
+class _ImportHook(MetaPathFinder):
+    """Acts once, when torch.distributed is imported."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != _TARGET:
@@ -62,14 +63,14 @@ class _Watch(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Then(spec.loader)
+            spec.loader = _RegisteringLoader(spec.loader)
         return spec
 
 
 def register() -> None:
-    """Register `shm` now or as soon as torch.distributed is there."""
+    """Register `shm` now, or as soon as torch.distributed is imported."""
     module = sys.modules.get(_TARGET)
     if module is not None:
         _register(module)
     else:
-        sys.meta_path.insert(0, _Watch())
+        sys.meta_path.insert(0, _ImportHook())

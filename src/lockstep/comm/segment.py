@@ -1,11 +1,11 @@
-"""A piece of memory that several processes map, with no name that could stay behind.
+"""Memory that several processes map, without a name that could be left behind.
 
 [Note: segment lifetime]
-The memory is a memfd: it has no path, and the kernel frees it when the last process that maps it is gone, however that
-process ended. Its first owner opens it, the others open it once through /proc/<pid>/fd/<n>, which the kernel allows to
-processes of the same user only (and the mode is 0600 besides); then every descriptor but the mapping's own is closed.
-Where the kernel refuses memfd_create, an unlinked file in /dev/shm takes its place, wholly reserved before use, because
-a page that does not fit there later would kill the process with SIGBUS.
+The memory is a memfd: it has no path, and the kernel frees it when the last process that maps it has ended, in whatever
+way. One process creates it, and the others open it once through /proc/<pid>/fd/<n>, which the kernel allows only to
+processes of the same user (the mode is 0600 as well); then every descriptor but the mapping's own is closed.
+Where the kernel refuses memfd_create, an unlinked file in /dev/shm is used, wholly reserved before use, because a page
+that does not fit later would kill the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHM_FOLDER: Final = Path("/dev/shm")  # noqa: S108 - an unlinked file of mode 06
 
 
 def mib(count: int) -> str:
-    """Return a byte count as people read it."""
+    """Return a number of bytes as text, in MiB."""
     return f"{count / 2**20:.1f} MiB"
 
 
@@ -34,8 +34,8 @@ def _meminfo_available(root: Path) -> int | None:
 
 
 def _cgroup_headroom(root: Path) -> list[tuple[int, str]]:
-    """Return what each memory limit above this process still allows, and the file that sets it."""
-    found = []
+    """Return for each cgroup above this process how many bytes its limit still allows, and the file of the limit."""
+    headrooms = []
     for line in (root / "proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -47,14 +47,14 @@ def _cgroup_headroom(root: Path) -> list[tuple[int, str]]:
             with contextlib.suppress(OSError, ValueError):  # no such file at the top, or "max": no limit
                 limit = int((level / names[0]).read_text())
                 used = int((level / names[1]).read_text())
-                found.append((limit - used, str(level / names[0])))
+                headrooms.append((limit - used, str(level / names[0])))
             if level == base:
                 break
-    return found
+    return headrooms
 
 
 def memory_left(root: Path = Path("/")) -> tuple[int, str] | None:
-    """Return how many bytes may still be taken and what sets that limit, or None if the system does not say."""
+    """Return how many bytes may still be allocated and what sets that limit, or None if the system does not say."""
     limits = []
     with contextlib.suppress(OSError):
         available = _meminfo_available(root)
@@ -66,11 +66,11 @@ def memory_left(root: Path = Path("/")) -> tuple[int, str] | None:
 
 
 def check_memory(size: int, what: str, left: tuple[int, str] | None) -> None:
-    """Refuse what would not fit, with the numbers."""
+    """Raise if `size` bytes do not fit, with the numbers."""
     if left is not None and size > left[0]:
         raise BadInput(
-            f"{what} needs {mib(size)} of shared memory, but only {mib(max(left[0], 0))} may still be taken "
-            f"({left[1]}): use fewer ranks on this host, or raise the limit"
+            f"{what} needs {mib(size)} of shared memory, but only {mib(max(left[0], 0))} can still be allocated "
+            f"(limit: {left[1]}): use fewer ranks on this host, or raise the limit"
         )
 
 
@@ -95,7 +95,7 @@ def _unlinked_file(size: int, folder: Path, what: str) -> int:
 
 
 def create(size: int, what: str, *, folder: Path | None = None) -> int:
-    """Return a descriptor of new shared memory, zeroed; `folder` asks for a file there instead of a memfd."""
+    """Return a descriptor of new shared memory, zeroed: a memfd, or an unlinked file in `folder`."""
     check_memory(size, what, memory_left())
     try:
         if folder is None:
@@ -104,7 +104,7 @@ def create(size: int, what: str, *, folder: Path | None = None) -> int:
         return _unlinked_file(size, folder or SHM_FOLDER, what)
     except OSError as error:
         raise BadInput(
-            f"{what} needs {mib(size)} of shared memory and the system refused: {error}; see ulimit -a"
+            f"{what} needs {mib(size)} of shared memory, and the system refused: {error}; check `ulimit -a`"
         ) from error
 
 
@@ -113,4 +113,4 @@ def map_memory(descriptor: int, size: int, what: str) -> mmap.mmap:
     try:
         return mmap.mmap(descriptor, size)
     except (OSError, ValueError) as error:
-        raise BadInput(f"{what} could not map {mib(size)}: {error}; see ulimit -v") from error
+        raise BadInput(f"{what} could not map {mib(size)}: {error}; check `ulimit -v`") from error

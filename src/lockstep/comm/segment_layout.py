@@ -1,11 +1,12 @@
 """Where everything lies in a group's segment. Pure.
 
-    +--------+-----------------+---------+-------+--------------+-----------+---------------------+
-    | token  | arrived[s][d]   | notices | bells | lines        | outboxes  | channels[s][d]      |
-    |        | one flag a pair | 1 a rank|       | 2 a rank     | 2 a rank  | flag, cells: send   |
-    +--------+-----------------+---------+-------+--------------+-----------+---------------------+
+    +-------+---------------+------------+------------+------------+------------+-------------------+
+    | token | arrived[s][d] | notices    | doorbells  | signatures | outboxes   | channels[s][d]    |
+    |       | 1 semaphore   | 1 per rank | 1 per rank | 2 per rank | 2 per rank | 2 semaphores,     |
+    |       | per pair      |            |            |            |            | cells of messages |
+    +-------+---------------+------------+------------+------------+------------+-------------------+
 
-Pages nobody touches are never given memory, so a wide segment costs what is used of it.
+Pages that are never used get no memory, so a large segment needs only what is used of it.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from lockstep.comm.libc import SEMAPHORE_BYTES
-from lockstep.comm.wire import LINE_BYTES
+from lockstep.comm.wire import SIGNATURE_BYTES
 
 PAGE: Final = 4096
 TOKEN_BYTES: Final = 64
 NOTICE_BYTES: Final = 1024
-"""A flag, then the text."""
+"""A semaphore, then the text."""
 ALIGN: Final = 64
-"""What lies beside something else starts at a multiple of this: a cache line."""
+"""Neighbouring data starts at multiples of this: a cache line."""
 CELLS: Final = 4
 """Cells of a channel: the sender fills one while the receiver empties another."""
 SMALL_BYTES: Final = 64 * 1024
-"""Up to here every rank reduces everything itself: one wait less, which costs more than the extra additions."""
+"""Up to this size every rank reduces everything itself: the extra additions cost less than one more wait."""
 
 
 def _pages(size: int) -> int:
@@ -33,12 +34,12 @@ def _pages(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SegmentLayout:
     """Offsets for `size` ranks."""
 
     size: int
     outbox_bytes: int = 1 << 20
-    """What a rank shows the others in one round; larger messages go in several."""
+    """What a rank can write in one round; larger tensors take several rounds."""
     channel_bytes: int = 1 << 20
     """Upper limit of one sender-receiver channel's data."""
 
@@ -49,7 +50,7 @@ class Layout:
         return max(PAGE, share // PAGE * PAGE)
 
     def piece(self, head: int = 0) -> int:
-        """Return how many bytes of an outbox there are for each rank, after `head` bytes of something else."""
+        """Return how many bytes of an outbox there are for each rank, after `head` bytes of a header."""
         return (self.outbox_bytes - head) // self.size // ALIGN * ALIGN
 
     @property
@@ -57,16 +58,16 @@ class Layout:
         return TOKEN_BYTES + self.size * self.size * SEMAPHORE_BYTES
 
     @property
-    def _bells(self) -> int:
+    def _doorbells(self) -> int:
         return self._notices + self.size * NOTICE_BYTES
 
     @property
-    def _lines(self) -> int:
-        return self._bells + self.size * SEMAPHORE_BYTES
+    def _signatures(self) -> int:
+        return self._doorbells + self.size * SEMAPHORE_BYTES
 
     @property
     def _outboxes(self) -> int:
-        return _pages(self._lines + 2 * self.size * LINE_BYTES)
+        return _pages(self._signatures + 2 * self.size * SIGNATURE_BYTES)
 
     @property
     def _channels(self) -> int:
@@ -82,25 +83,25 @@ class Layout:
         return self._channels + self.size * self.size * self._channel_stride
 
     def arrived(self, source: int, to: int) -> int:
-        """Return the flag by which `source` tells `to` that its round is in the outbox."""
+        """Return the semaphore by which `source` signals `to` that its data of a round is in its outbox."""
         return TOKEN_BYTES + (source * self.size + to) * SEMAPHORE_BYTES
 
     def notice(self, rank: int) -> int:
-        """Return where `rank` says why it takes no further part: a flag, then the text."""
+        """Return where `rank` writes why it takes no further part: a semaphore, then the text."""
         return self._notices + rank * NOTICE_BYTES
 
-    def bell(self, rank: int) -> int:
-        """Return the flag that is raised when a channel of `rank` moved."""
-        return self._bells + rank * SEMAPHORE_BYTES
+    def doorbell(self, rank: int) -> int:
+        """Return the semaphore that is posted when a channel of `rank` has made progress."""
+        return self._doorbells + rank * SEMAPHORE_BYTES
 
-    def line(self, rank: int, parity: int) -> int:
-        """Return where `rank` says which collective it is in; the lines of a round follow each other."""
-        return self._lines + (parity * self.size + rank) * LINE_BYTES
+    def signature(self, rank: int, parity: int) -> int:
+        """Return where `rank` writes the signature of its collective; those of one parity are contiguous."""
+        return self._signatures + (parity * self.size + rank) * SIGNATURE_BYTES
 
     def outbox(self, rank: int, parity: int) -> int:
-        """Return where `rank` shows its data of a round."""
+        """Return where `rank` writes its data of a round."""
         return self._outboxes + (rank * 2 + parity) * self.outbox_bytes
 
     def channel(self, source: int, to: int) -> int:
-        """Return a channel: flags `filled` and `free`, then on the next page the cells."""
+        """Return a channel: semaphores `filled` and `free`, then on the next page the cells."""
         return self._channels + (source * self.size + to) * self._channel_stride

@@ -11,9 +11,9 @@ from torch._C._distributed_c10d import AllgatherOptions
 
 from lockstep.comm import bootstrap, rank_tree, small, sparse, tensors
 from lockstep.comm import collectives as run
-from lockstep.comm.process_group import RunningGroup
+from lockstep.comm.process_group import SegmentGroup
 from lockstep.comm.segment_layout import SMALL_BYTES
-from lockstep.comm.wire import OPS, Call, Kind
+from lockstep.comm.wire import OPS, Call, CollectiveKind
 from lockstep.comm.work import DoneWork
 from lockstep.errors import BadInput
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     _Small = Callable[[Tensor, Any, Callable[[], Deadline]], None]
 
 _OURS: Final = 2
-"""References to a Work that only its group has: the attribute, and the argument of getrefcount."""
+"""References to a Work that nobody but its group has: the attribute, and the argument of getrefcount."""
 
 # Options are Any: their classes are in torch's private module, and some differ between its versions.
-# Overrides are marked as unlike the base: torch's stubs list convenience overloads that nobody calls on a subclass.
+# Overrides ignore mypy's check of the base: torch's stubs list overloads that are never called on a subclass.
 
 
 def _operator(op: Any) -> int:
@@ -40,55 +40,59 @@ def _operator(op: Any) -> int:
         return 0
     code = int(getattr(op, "op", op).value)
     if code >= len(OPS):
-        raise BadInput(f'backend "shm" reduces by {", ".join(OPS)}; scale the tensor before a sum instead')
+        raise BadInput(
+            f'backend "shm" has the reductions {", ".join(OPS)}, found {op}: scale the tensor and use sum instead'
+        )
     return code
 
 
-class ShmGroup(RunningGroup):
+class ShmGroup(SegmentGroup):
     """A process group over shared memory; all its methods are those of torch.distributed.ProcessGroup."""
 
     def allreduce(self, tensor_list: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
-        """Combine a tensor over all ranks, in member."""
+        """Combine a tensor over all ranks, in place."""
         if opts is not None and len(tensor_list) == 1 and small.fits(tensor_list[0]):
             op = _operator(opts.reduceOp)
-            if self._at_once(opts):
-                return self._short(self._small.all_reduce, tensor_list[0], op, opts, tensor_list)
-        return self._reduce(tensor_list, opts or dist.AllreduceOptions(), Kind.all_reduce, -1)
+            if self._take_fast_path(opts):
+                return self._run_fast_path(self._small.all_reduce, tensor_list[0], op, opts, tensor_list)
+        return self._reduce(tensor_list, opts or dist.AllreduceOptions(), CollectiveKind.all_reduce, -1)
 
-    def _at_once(self, opts: Any) -> bool:
-        """Tell whether a call may go the short way, see [Note: the short way]; if so, the turn is taken."""
-        return not opts.asyncOp and self._broken is None and self._turns.take()
+    def _take_fast_path(self, opts: Any) -> bool:
+        """Return whether a call may take the fast path, see [Note: the fast path]; if so, the turn is taken."""
+        return not opts.asyncOp and self._broken is None and self._operations.take_turn()
 
     def _done(self, result: list[Tensor]) -> Work:
-        """Return a Work that is done; the last one again if nobody has kept it, because making one takes long."""
+        """Return a Work that is done: the last one again if nothing else refers to it, because a new one is slow."""
         if getrefcount(self._last) > _OURS:
             self._last = DoneWork(result)
         else:
             self._last.hold(result)
         return self._last
 
-    def _short(self, collective: _Small, tensor: Tensor, how: Any, opts: Any, result: list[Tensor]) -> Work:
-        """Run a small collective, with its operator or addresses, in the turn that is taken, and give that back."""
+    def _run_fast_path(
+        self, collective: _Small, tensor: Tensor, argument: Any, opts: Any, result: list[Tensor]
+    ) -> Work:
+        """Run a small collective with its operator or addresses in the turn that was taken, and release the turn."""
         try:
-            collective(tensor, how, lambda: self._deadline(opts))
+            collective(tensor, argument, lambda: self._deadline(opts))
         except BaseException as error:
             self._after(error)
             raise
         finally:
-            self._turns.give()
+            self._operations.release_turn()
         return self._done(result)
 
     def allreduce_coalesced(self, tensor_list: list[Tensor], opts: Any = None) -> Work:
-        """Combine several tensors over all ranks, in member."""
-        return self._reduce(tensor_list, opts or dist.AllreduceCoalescedOptions(), Kind.all_reduce, -1)
+        """Combine several tensors over all ranks, in place."""
+        return self._reduce(tensor_list, opts or dist.AllreduceCoalescedOptions(), CollectiveKind.all_reduce, -1)
 
     def reduce(self, tensor_list: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
-        """Combine a tensor over all ranks at the root."""
-        return self._reduce(tensor_list, opts, Kind.reduce, opts.rootRank)
+        """Combine a tensor over all ranks on the root."""
+        return self._reduce(tensor_list, opts, CollectiveKind.reduce, opts.rootRank)
 
-    def _reduce(self, tensor_list: list[Tensor], opts: Any, kind: Kind, root: int) -> Work:
+    def _reduce(self, tensor_list: list[Tensor], opts: Any, kind: CollectiveKind, root: int) -> Work:
         op = _operator(opts.reduceOp)
-        if kind is Kind.all_reduce and any(t.layout is torch.sparse_coo for t in tensor_list):
+        if kind is CollectiveKind.all_reduce and any(t.layout is torch.sparse_coo for t in tensor_list):
             return self._issue(opts, lambda deadline: self._sparse(tensor_list, op, deadline), tensor_list)
         tensors.check_cpu(tensor_list)
         for tensor in tensor_list:
@@ -119,7 +123,7 @@ class ShmGroup(RunningGroup):
         def operation(deadline: Deadline) -> None:
             for part, tensor in enumerate(tensor_list):
                 row = tensors.flat(tensor)
-                call = Call(Kind.broadcast, row.numel(), row.dtype, root=root, part=part)
+                call = Call(CollectiveKind.broadcast, row.numel(), row.dtype, root=root, part=part)
                 run.broadcast(self._outboxes, tensors.span(row), call, deadline)
                 if self._rank != root:
                     tensors.put_back(tensor, row)
@@ -129,21 +133,21 @@ class ShmGroup(RunningGroup):
     def allgather(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         """Collect every rank's tensor on every rank."""
         opts = opts or AllgatherOptions()
-        return self._gather(output_lists, input_list, opts, Kind.all_gather, -1)
+        return self._gather(output_lists, input_list, opts, CollectiveKind.all_gather, -1)
 
     def allgather_coalesced(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = None) -> Work:
-        """Collect several tensors of every rank on every rank; lists are by rank, then by tensor."""
+        """Collect several tensors of every rank on every rank; the lists are by rank, then by tensor."""
         by_tensor = [list(column) for column in zip(*output_lists, strict=True)]
         return self.allgather(by_tensor, input_list, opts)
 
     def gather(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any) -> Work:  # type: ignore[override]
-        """Collect every rank's tensor at the root."""
+        """Collect every rank's tensor on the root."""
         if self._rank != opts.rootRank:
             output_lists = [[] for _ in input_list]
-        return self._gather(output_lists, input_list, opts, Kind.gather, opts.rootRank)
+        return self._gather(output_lists, input_list, opts, CollectiveKind.gather, opts.rootRank)
 
     def _gather(
-        self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any, kind: Kind, root: int
+        self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any, kind: CollectiveKind, root: int
     ) -> Work:
         for outputs, source in zip(output_lists, input_list, strict=True):
             tensors.check_cpu([source, *outputs])
@@ -164,10 +168,10 @@ class ShmGroup(RunningGroup):
         """Collect every rank's tensor in one tensor on every rank."""
         size = source.numel()
         alike = output.numel() == size * self._size and output.dtype == source.dtype
-        if opts is not None and alike and small.fits(source) and tensors.plain(output) and self._at_once(opts):
+        if opts is not None and alike and small.fits(source) and tensors.plain(output) and self._take_fast_path(opts):
             start, step = output.data_ptr(), source.nbytes
             addresses = [start + r * step for r in range(self._size)]
-            return self._short(self._small.all_gather, source, addresses, opts, [output])
+            return self._run_fast_path(self._small.all_gather, source, addresses, opts, [output])
         return self.all_gather_single_coalesced([output], [source], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
@@ -177,14 +181,14 @@ class ShmGroup(RunningGroup):
         for output, source in zip(outputs, inputs, strict=True):
             if output.numel() != source.numel() * self._size or output.dtype != source.dtype:
                 raise BadInput(
-                    f"all_gather: an output of {output.numel()} x {output.dtype} does not fit {self._size} "
-                    f"inputs of {source.numel()} x {source.dtype}"
+                    f"all_gather: the output has {output.numel()} x {output.dtype}, expected {self._size} times the "
+                    f"input of {source.numel()} x {source.dtype}"
                 )
 
         def operation(deadline: Deadline) -> None:
             for part, (output, source) in enumerate(zip(outputs, inputs, strict=True)):
                 row, result = tensors.flat(source), tensors.flat(output)
-                call = Call(Kind.all_gather, row.numel(), row.dtype, part=part)
+                call = Call(CollectiveKind.all_gather, row.numel(), row.dtype, part=part)
                 address, size = tensors.span(row)
                 start = result.data_ptr()
                 spans = [(start + r * size, size) for r in range(self._size)]
@@ -203,7 +207,7 @@ class ShmGroup(RunningGroup):
 
         def operation(deadline: Deadline) -> None:
             row, rows = tensors.flat(output), [tensors.flat(t) for t in inputs]
-            call = Call(Kind.scatter, row.numel(), row.dtype, root=root)
+            call = Call(CollectiveKind.scatter, row.numel(), row.dtype, root=root)
             run.scatter(self._outboxes, [tensors.span(t) for t in rows], tensors.span(row), call, deadline)
             tensors.put_back(output, row)
 
@@ -235,8 +239,8 @@ class ShmGroup(RunningGroup):
         for output, source in zip(outputs, inputs, strict=True):
             if source.numel() != output.numel() * self._size or output.dtype != source.dtype:
                 raise BadInput(
-                    f"reduce_scatter: an input of {source.numel()} x {source.dtype} does not fit {self._size} "
-                    f"outputs of {output.numel()} x {output.dtype}"
+                    f"reduce_scatter: the input has {source.numel()} x {source.dtype}, expected {self._size} times the "
+                    f"output of {output.numel()} x {output.dtype}"
                 )
 
         def operation(deadline: Deadline) -> None:
@@ -249,7 +253,7 @@ class ShmGroup(RunningGroup):
     def _reduce_scatter(self, output: Tensor, rows: list[Tensor], op: int, part: int, deadline: Deadline) -> None:
         rank_tree.check(op, output.dtype)
         row = tensors.flat(output)
-        call = Call(Kind.reduce_scatter, row.numel(), row.dtype, op, part=part)
+        call = Call(CollectiveKind.reduce_scatter, row.numel(), row.dtype, op, part=part)
         run.reduce_scatter(self._outboxes, rows, row, call, deadline)
         tensors.put_back(output, row)
 
@@ -294,7 +298,9 @@ class ShmGroup(RunningGroup):
         def operation(deadline: Deadline) -> None:
             rows_in, rows_out = [tensors.flat(t) for t in inputs], [tensors.flat(t) for t in outputs]
             spans_in, spans_out = [tensors.span(t) for t in rows_in], [tensors.span(t) for t in rows_out]
-            run.all_to_all(self._outboxes, spans_in, spans_out, Call(Kind.all_to_all, 0, inputs[0].dtype), deadline)
+            run.all_to_all(
+                self._outboxes, spans_in, spans_out, Call(CollectiveKind.all_to_all, 0, inputs[0].dtype), deadline
+            )
             for tensor, row in zip(outputs, rows_out, strict=True):
                 tensors.put_back(tensor, row)
             after()
@@ -306,7 +312,7 @@ class ShmGroup(RunningGroup):
         return self._issue(opts or dist.BarrierOptions(), lambda deadline: run.barrier(self._outboxes, deadline), [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = True) -> None:
-        """Wait for all ranks, and name all that are missing when the time is over.
+        """Wait for all ranks; at the timeout, an error names all that are missing.
 
         `dist.monitored_barrier` accepts gloo by name only: call this method of the group instead.
         """
@@ -317,7 +323,7 @@ class ShmGroup(RunningGroup):
             opts.timeout = timeout
         self.barrier(opts)
 
-    # The names that torch called until 2.12.
+    # The names that torch used until 2.12.
     _allgather_base = all_gather_single  # type: ignore[assignment]
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
@@ -326,7 +332,7 @@ class ShmGroup(RunningGroup):
 
 
 def create(options: Any, _: Any = None) -> ShmGroup:
-    """Make the group for torch.distributed, which calls this on every rank."""
+    """Create the group for torch.distributed, which calls this on every rank."""
     member = bootstrap.Member(
         store=options.store,
         rank=options.group_rank,

@@ -1,12 +1,12 @@
-"""The short way of small tensors: everything that can be known before a call is made once and kept.
+"""The fast path of small tensors: everything that is known before a call is computed once and cached.
 
-[Note: the short way]
-A small collective is one round (see sync.py), and the Python around it costs more than the round: most of all where
-ranks share a core, because a process that was just switched in finds all its caches cold. So what follows from dtype,
-shape and operator (the line that describes the call, the views of the outboxes, the order of additions) is kept in a
-plan, and a call is left with: write the line, copy the data in, post, wait, compare the lines, combine, copy out.
-Sums of plain numbers are added by numpy: the same additions, and half the way to them.
-The result and the errors are those of the long way in collectives.py; one contract suite tests both.
+[Note: the fast path]
+A small collective is one round (see sync.py), and the Python around it takes longer than the round, most of all where
+ranks share a core, because a process that was just switched in has cold caches. So what depends only on dtype, shape
+and operator (the call's signature, the views of the outboxes, the tree of additions) is cached in a plan. What is left
+of a call: write the signature, copy the data in, post, wait, compare the signatures, combine, copy out.
+Sums of plain numbers are made by numpy: the same additions with half the overhead.
+Results and errors are those of collectives.py; one contract suite tests both paths.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from lockstep.comm import combine, rank_tree
-from lockstep.comm.kept import keep
+from lockstep.comm.bounded_cache import insert
 from lockstep.comm.segment_layout import SMALL_BYTES
 from lockstep.comm.tensors import plain
-from lockstep.comm.wire import Call, Kind
+from lockstep.comm.wire import Call, CollectiveKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,33 +29,34 @@ if TYPE_CHECKING:
     from lockstep.comm.outboxes import Outboxes
     from lockstep.comm.sync import Deadline
 
-PLANS_KEPT: Final = 256
+MAX_PLANS: Final = 256
+"""Plans in the cache."""
 
 Step = tuple[Any, Any, Any]
-"""Left, right, and where to: tensors, or arrays of numpy."""
+"""(left, right, result): tensors, or numpy arrays."""
 
 
 def fits(tensor: Tensor) -> bool:
-    """Tell whether a tensor is plain, and small."""
+    """Return whether a tensor is plain and small."""
     return plain(tensor) and 0 < tensor.nbytes <= SMALL_BYTES
 
 
 class _Plan(NamedTuple):
     call: Call
-    line: bytes
+    signature: bytes
     nbytes: int
-    how: combine.Kernels
+    kernel: combine.Kernels
     steps: tuple[tuple[Step, ...], tuple[Step, ...]]
-    """By parity; the last leaves the result in `result`."""
+    """By parity; the last step writes to `result`."""
     result: Any
-    """As the steps see it."""
+    """A view of the result, as the steps need it."""
     address: int
-    """Of its memory."""
+    """The address of the result."""
     ranks: int
 
 
 class SmallCalls:
-    """The small collectives of one group; used by whoever has the turn."""
+    """The small collectives of one group; used by the thread that has the turn."""
 
     def __init__(self, outboxes: Outboxes) -> None:
         self._outboxes = outboxes
@@ -67,59 +68,61 @@ class SmallCalls:
         """Combine a tensor that `fits` over all ranks, in place."""
         key = (tensor.dtype, tensor.shape, op)
         plan = self._reductions.get(key) or self._plan(tensor, op)
-        ex = self._outboxes
-        rounds = ex.rounds
+        outboxes = self._outboxes
+        rounds = outboxes.rounds
         parity = rounds.parity
-        memmove(ex.outbox[parity][ex.rank], tensor.data_ptr(), plan.nbytes)
-        ex.round_of(plan.call, plan.line, deadline)
+        memmove(outboxes.outbox[parity][outboxes.rank], tensor.data_ptr(), plan.nbytes)
+        outboxes.round_of(plan.call, plan.signature, deadline)
         self._quiet.run(_combine, plan, plan.steps[parity])
-        if ex.size > 1:
+        if outboxes.size > 1:
             memmove(tensor.data_ptr(), plan.address, plan.nbytes)
         rounds.parity = parity ^ 1
 
     def all_gather(self, source: Tensor, outputs: list[int], deadline: Callable[[], Deadline]) -> None:
-        """Copy every rank's tensor, each like `source`, which `fits`, to the rank's output address."""
+        """Copy every rank's tensor to its output address; all have the size and dtype of `source`, which `fits`."""
         key = (source.dtype, source.numel())
         known = self._gathers.get(key)
         if known is None:
-            call = Call(Kind.all_gather, source.numel(), source.dtype)
-            known = keep(self._gathers, key, (call, call.line()), PLANS_KEPT)
-        ex, size, address = self._outboxes, source.nbytes, source.data_ptr()
-        boxes = ex.outbox[ex.rounds.parity]
-        memmove(boxes[ex.rank], address, size)
-        ex.round_of(*known, deadline)
+            call = Call(CollectiveKind.all_gather, source.numel(), source.dtype)
+            known = insert(self._gathers, key, (call, call.signature()), MAX_PLANS)
+        outboxes, size, address = self._outboxes, source.nbytes, source.data_ptr()
+        boxes = outboxes.outbox[outboxes.rounds.parity]
+        memmove(boxes[outboxes.rank], address, size)
+        outboxes.round_of(*known, deadline)
         for output, box in zip(outputs, boxes, strict=True):
             memmove(output, box, size)
-        ex.rounds.parity ^= 1
+        outboxes.rounds.parity ^= 1
 
     def _plan(self, tensor: Tensor, op: int) -> _Plan:
         rank_tree.check(op, tensor.dtype)
         size, numel = self._outboxes.size, tensor.numel()
-        call = Call(Kind.all_reduce, numel, tensor.dtype, op)
+        call = Call(CollectiveKind.all_reduce, numel, tensor.dtype, op)
         result = torch.empty(numel, dtype=tensor.dtype)
         rows = [self._outboxes.rows(tensor.dtype, numel, parity) for parity in (0, 1)]
         make = _by_level if size & (size - 1) == 0 else _by_node
         steps = [make(row, result) for row in rows]
-        how = combine.kernels(op, tensor.dtype)
-        steps = [[(how.view(left), how.view(right), how.view(to)) for left, right, to in each] for each in steps]
+        kernel = combine.kernels(op, tensor.dtype)
+        steps = [
+            [(kernel.view(left), kernel.view(right), kernel.view(to)) for left, right, to in each] for each in steps
+        ]
         plan = _Plan(
             call=call,
-            line=call.line(),
+            signature=call.signature(),
             nbytes=tensor.nbytes,
-            how=how,
+            kernel=kernel,
             steps=(tuple(steps[0]), tuple(steps[1])),
-            result=how.view(result),
+            result=kernel.view(result),
             address=result.data_ptr(),
             ranks=size,
         )
-        return keep(self._reductions, (tensor.dtype, tensor.shape, op), plan, PLANS_KEPT)
+        return insert(self._reductions, (tensor.dtype, tensor.shape, op), plan, MAX_PLANS)
 
 
 def _combine(plan: _Plan, steps: tuple[Step, ...]) -> None:
     for left, right, to in steps:
-        plan.how.combine(left, right, out=to)
-    if plan.how.mean is not None and plan.ranks > 1:
-        plan.how.mean(plan.result, plan.ranks, out=plan.result)
+        plan.kernel.combine(left, right, out=to)
+    if plan.kernel.mean is not None and plan.ranks > 1:
+        plan.kernel.mean(plan.result, plan.ranks, out=plan.result)
 
 
 def _by_node(rows: Tensor, result: Tensor) -> list[Step]:
@@ -133,7 +136,7 @@ def _by_node(rows: Tensor, result: Tensor) -> list[Step]:
 
 
 def _by_level(rows: Tensor, result: Tensor) -> list[Step]:
-    """Return the steps for a power of two of rows: all pairs of a level at once, which is the same tree."""
+    """Return the steps if the number of rows is a power of two: all pairs of a level at once, in the same tree."""
     steps: list[Step] = []
     while len(rows) > 2:
         level = torch.empty(len(rows) // 2, rows.shape[1], dtype=rows.dtype)

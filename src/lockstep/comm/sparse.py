@@ -1,4 +1,4 @@
-"""all_reduce of sparse tensors, as embeddings make them: all parts are gathered and added in the tree's order."""
+"""all_reduce of sparse tensors, such as gradients of embeddings: all parts are gathered and added in tree order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lockstep.comm import collectives as run
 from lockstep.comm import rank_tree, tensors
-from lockstep.comm.wire import OPS, Call, Kind
+from lockstep.comm.wire import OPS, Call, CollectiveKind
 from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from lockstep.comm.sync import Deadline
 
 
-def _gather(ex: Outboxes, row: Tensor, deadline: Deadline) -> list[Tensor]:
-    """Collect one flat tensor of the same length from every rank."""
-    rows = [torch.empty_like(row) for _ in range(ex.size)]
-    call = Call(Kind.all_gather, row.numel(), row.dtype)
-    run.all_gather(ex, tensors.span(row), [tensors.span(t) for t in rows], call, deadline)
+def _gather(outboxes: Outboxes, row: Tensor, deadline: Deadline) -> list[Tensor]:
+    """Gather one flat tensor of the same length from every rank."""
+    rows = [torch.empty_like(row) for _ in range(outboxes.size)]
+    call = Call(CollectiveKind.all_gather, row.numel(), row.dtype)
+    run.all_gather(outboxes, tensors.span(row), [tensors.span(t) for t in rows], call, deadline)
     return rows
 
 
@@ -32,23 +32,26 @@ def _padded(tensor: Tensor, count: int) -> Tensor:
     return room.reshape(-1)
 
 
-def all_reduce(ex: Outboxes, tensor: Tensor, op: int, deadline: Deadline) -> None:
+def all_reduce(outboxes: Outboxes, tensor: Tensor, op: int, deadline: Deadline) -> None:
     """Add sparse tensors of one shape over all ranks, in place."""
     if OPS[op] != "sum" or tensor.layout is not torch.sparse_coo:
-        raise BadInput(f"all_reduce of sparse tensors adds COO tensors, not {OPS[op]} of {tensor.layout}")
+        raise BadInput(
+            f"all_reduce of sparse tensors needs sum and torch.sparse_coo, found {OPS[op]} and {tensor.layout}: "
+            f"convert the tensor, e.g. with .to_dense()"
+        )
     mine = tensor.detach().coalesce()
-    counts = [int(t) for t in _gather(ex, torch.tensor([mine._nnz()]), deadline)]
+    counts = [int(t) for t in _gather(outboxes, torch.tensor([mine._nnz()]), deadline)]
     most = max(counts)
     indices, values = mine.indices().t(), mine.values()
-    all_indices = _gather(ex, _padded(indices, most), deadline)
-    all_values = _gather(ex, _padded(values, most), deadline)
+    all_indices = _gather(outboxes, _padded(indices, most), deadline)
+    all_values = _gather(outboxes, _padded(values, most), deadline)
     parts = [
         torch.sparse_coo_tensor(
             i.view(most, -1)[:count].t(), v.view(most, *values.shape[1:])[:count], tensor.shape, is_coalesced=True
         )
         for i, v, count in zip(all_indices, all_values, counts, strict=True)
     ]
-    with torch.no_grad():  # not detach(): that would give the new indices to a shallow copy
+    with torch.no_grad():  # not detach(): the new indices would go to a shallow copy
         tensor.copy_(_sum(parts))
 
 

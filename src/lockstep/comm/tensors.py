@@ -1,4 +1,4 @@
-"""Tensors as the collectives want them: on the CPU, contiguous, flat, outside autograd."""
+"""Tensors as the collectives need them: on the CPU, contiguous, flat, outside autograd."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def check_cpu(tensors: Iterable[Tensor]) -> None:
-    """Refuse tensors that this host's ranks cannot share."""
+    """Raise if a tensor is not dense and on the CPU."""
     for tensor in tensors:
         if not tensor.is_cpu:
             raise BadInput(
-                f'backend "shm" works on CPU tensors, and this one is on {tensor.device}: move it with .cpu(), '
+                f'backend "shm" needs CPU tensors, found one on {tensor.device}: move it with .cpu(), '
                 f'or use init_process_group("nccl") for tensors on accelerators'
             )
         if tensor.layout is not torch.strided:
             raise BadInput(
-                f"this collective takes dense tensors, not {tensor.layout}: only all_reduce takes sparse ones"
+                f"this collective needs dense tensors, found {tensor.layout}: only all_reduce accepts sparse ones"
             )
 
 
 def plain(tensor: Tensor) -> bool:
-    """Tell whether a tensor's bytes may be read and written as they lie."""
+    """Return whether a tensor's bytes can be copied as they are: a dense contiguous CPU tensor without lazy bits."""
     return (
         tensor.is_cpu
         and tensor.layout is torch.strided
@@ -46,10 +46,10 @@ def span(tensor: Tensor) -> Span:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Return the elements in one row: a view if the tensor is contiguous, else a copy."""
+    """Return the elements as one row: a view if the tensor is contiguous, else a copy."""
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if tensor.is_conj() or tensor.is_neg():  # conjugated or negated only by a mark: the bytes are not the numbers
+    if tensor.is_conj() or tensor.is_neg():  # torch's lazy bits: the bytes are not yet the numbers
         tensor = tensor.resolve_conj().resolve_neg()
     if tensor.is_contiguous():
         return tensor if tensor.dim() == 1 else tensor.view(-1)
@@ -66,7 +66,9 @@ def pieces(row: Tensor, count: int, what: str) -> list[Tensor]:
     """Cut a flat tensor into `count` equal pieces."""
     each, rest = divmod(row.numel(), count)
     if rest:
-        raise BadInput(f"{what} has {row.numel()} elements, which cannot be cut over {count} ranks")
+        raise BadInput(
+            f"{what} has {row.numel()} elements, expected a multiple of {count}, the number of ranks: pad the tensor"
+        )
     return [row[r * each : (r + 1) * each] for r in range(count)]
 
 
@@ -74,7 +76,9 @@ def split(row: Tensor, rows: int, sizes: Sequence[int], count: int, what: str) -
     """Cut a flat tensor of `rows` first-dimension rows by split sizes, equally if there are none."""
     if not sizes:
         if count and rows % count:
-            raise BadInput(f"{what} has {rows} rows, which cannot be cut over {count} ranks: pass split sizes")
+            raise BadInput(
+                f"{what} has {rows} rows, expected a multiple of {count}, the number of ranks: pass split sizes"
+            )
         sizes = [rows // count] * count
     if len(sizes) != count or sum(sizes) != rows:
         raise BadInput(
@@ -89,8 +93,8 @@ def split(row: Tensor, rows: int, sizes: Sequence[int], count: int, what: str) -
 
 
 def check_list(tensors: Sequence[Tensor], like: Tensor, count: int, what: str) -> None:
-    """Refuse a list of tensors that is not one for every rank, each of the size and dtype of `like`."""
+    """Raise unless the list has one tensor for every rank, each of the size and dtype of `like`."""
     if len(tensors) != count or any(t.numel() != like.numel() or t.dtype != like.dtype for t in tensors):
-        found = [f"{t.numel()} x {t.dtype}" for t in tensors]
+        actual = [f"{t.numel()} x {t.dtype}" for t in tensors]
         wanted = f"{like.numel()} x {like.dtype}"
-        raise BadInput(f"{what} must be {count} tensors of {wanted}, one for every rank; found {found}")
+        raise BadInput(f"{what} must be {count} tensors of {wanted}, one for every rank; found {actual}")

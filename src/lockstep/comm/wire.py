@@ -1,4 +1,4 @@
-"""What a rank says about its collective, so that a mismatch is an error and not a hang or wrong numbers. Pure."""
+"""The signature of a collective, by which ranks detect different calls instead of hanging or mixing data. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Kind(IntEnum):
-    """The collectives, as people call them."""
+class CollectiveKind(IntEnum):
+    """The collectives by their usual names."""
 
     barrier = 1
     broadcast = 2
@@ -37,14 +37,14 @@ AVERAGE: Final = OPS.index("avg")
 _NONE: Final = 255
 _SEQUENCE: Final = struct.Struct("<Q")
 _FORMAT: Final = struct.Struct("<BBBxiQQ32x")
-LINE_BYTES: Final = _SEQUENCE.size + _FORMAT.size
-"""What a rank says about a call: a cache line."""
+SIGNATURE_BYTES: Final = _SEQUENCE.size + _FORMAT.size
+"""The size of a numbered signature: a cache line."""
 
 
 class Call(NamedTuple):
     """One collective as one rank called it; all fields must agree on all ranks."""
 
-    kind: Kind
+    kind: CollectiveKind
     numel: int = 0
     """Elements of one rank's tensor; 0 where ranks may differ."""
     dtype: torch.dtype | None = None
@@ -54,8 +54,8 @@ class Call(NamedTuple):
     part: int = 0
     """Which tensor of a coalesced call, counted from 0."""
 
-    def line(self) -> bytes:
-        """Return the call as ranks show it to each other, all but its sequence number."""
+    def signature(self) -> bytes:
+        """Return the call as ranks compare it, without its sequence number."""
         kind, numel, dtype, op, root, part = self
         code = _NONE if dtype is None else _CODES[dtype]
         return _FORMAT.pack(kind, op, code, root, numel, part)
@@ -74,24 +74,24 @@ class Call(NamedTuple):
         return f"{self.kind.name} #{sequence}" + (f" ({', '.join(words)})" if words else "")
 
 
-def numbered(line: bytes, sequence: int) -> bytes:
-    """Return a call's line as that of the `sequence`-th collective of its group."""
-    return _SEQUENCE.pack(sequence) + line
+def numbered(signature: bytes, sequence: int) -> bytes:
+    """Return a signature with the sequence number of its collective in the group."""
+    return _SEQUENCE.pack(sequence) + signature
 
 
-def unpack(line: bytes) -> tuple[Call, int]:
-    """Read a numbered line: the call and its sequence number."""
-    (sequence,) = _SEQUENCE.unpack_from(line)
-    kind, op, code, root, numel, part = _FORMAT.unpack_from(line, _SEQUENCE.size)
+def unpack_signature(signature: bytes) -> tuple[Call, int]:
+    """Return the call and the sequence number of a numbered signature."""
+    (sequence,) = _SEQUENCE.unpack_from(signature)
+    kind, op, code, root, numel, part = _FORMAT.unpack_from(signature, _SEQUENCE.size)
     dtype = None if code == _NONE else DTYPES[code]
-    return Call(Kind(kind), numel, dtype, op, root, part), sequence
+    return Call(CollectiveKind(kind), numel, dtype, op, root, part), sequence
 
 
-def mismatch(calls: Sequence[tuple[str, str]]) -> str:
-    """Name both sides of a disagreement: the ranks that called each collective, the commonest first."""
+def describe_mismatch(calls: Sequence[tuple[str, str]]) -> str:
+    """Return an error message that names the ranks that called each collective, the commonest call first."""
     sides: dict[str, list[str]] = {}
     for rank, text in calls:
         sides.setdefault(text, []).append(rank)
-    ordered = sorted(sides.items(), key=lambda side: -len(side[1]))
-    said = "; ".join(f"{', '.join(ranks)} called {text}" for text, ranks in ordered)
-    return f"the ranks called different collectives: {said}. All ranks must make the same calls in the same order"
+    by_count = sorted(sides.items(), key=lambda side: -len(side[1]))
+    listing = "; ".join(f"{', '.join(ranks)} called {text}" for text, ranks in by_count)
+    return f"the ranks called different collectives: {listing}. All ranks must make the same calls in the same order"

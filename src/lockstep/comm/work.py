@@ -1,15 +1,16 @@
-"""Operations in the order they were issued: at once in the caller's thread, or later in a background thread.
+"""Operations run in the order of issue: at once in the caller's thread, or later in a background thread.
 
 [Note: who runs an operation]
-`turn` is held by whoever runs operations. A synchronous call with nothing pending takes it and runs in its own thread:
-no hand-over, no wake-up. An asynchronous one is appended to `pending`, and the background thread runs it; a caller that
-waits for it meanwhile and finds `turn` free helps by running what is pending, in order, itself.
+The thread that runs operations holds the lock `_turn`. A synchronous call with nothing pending takes the turn and runs
+in its own thread: no hand-over, no wake-up. An asynchronous one is appended to `_pending`, and the background thread
+runs it; a caller that waits for it while the turn is free runs the pending operations itself, in order.
 
 [Note: who keeps a Work]
-C++ code that is handed a Work keeps the C++ half of it. The Python half, which knows how to wait, goes with Python's
-last reference, and what is left would wait for ever. Stock DDP does this in `join(divide_by_initial_world_size=False)`:
-the all-reduce that counts the ranks still training is issued by forward, dropped by Python, and waited for by backward.
-So a group keeps its last few asynchronous Works, if their tensors are small: what C++ waits for later are such counts.
+C++ code that gets a Work keeps the C++ half of it. The Python half, which knows how to wait, is freed with Python's
+last reference, and the other half would then wait for ever. Stock DDP does this in
+`join(divide_by_initial_world_size=False)`: the all-reduce that counts the ranks still training is issued by forward,
+dropped by Python, and waited for by backward. So a group keeps references to its last few asynchronous Works if their
+tensors are small, as such counts are.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-KEPT = 16
-KEPT_BYTES = 1024
+MAX_KEPT = 16
+MAX_KEPT_BYTES = 1024
 
 _futures = threading.Lock()
-"""Guards the moment when a Work is done and its future is made: both look at each other."""
+"""Held while a Work becomes done and while its future is made: each of the two checks the other."""
 
 
-def _somewhere() -> str:
+def _unnamed() -> str:
     return "an operation"
 
 
@@ -54,12 +55,12 @@ class Work(dist.Work):
         self._future: Future[Any] | None = None
         self._source = -1
         self.help: Callable[[Work], None] | None = None
-        """Lets a waiting thread run what is pending."""
-        self.where: Callable[[], str] = _somewhere
+        """Lets a waiting thread run the pending operations."""
+        self.where: Callable[[], str] = _unnamed
         """Names what is being waited for."""
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Mark the operation as done and wake whoever waits."""
+        """Mark the operation as done and wake the threads that wait for it."""
         with _futures:
             self._error = error
             self._done = True
@@ -79,7 +80,7 @@ class Work(dist.Work):
         if not self._done:
             seconds = timeout.total_seconds() if timeout else 0
             if self.help is not None and seconds <= 0:
-                self.help(self)  # not with a limit of one's own: the operation knows only its group's
+                self.help(self)  # not if the caller has a timeout: the operation knows only that of its group
             if not self._running.acquire(timeout=seconds if seconds > 0 else -1):
                 raise PeerLost(f"{self.where()}: not done within the {seconds:g} s of Work.wait()")
             self._running.release()
@@ -88,11 +89,11 @@ class Work(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Tell whether the operation is over, well or not."""
+        """Return whether the operation has ended, with or without an error."""
         return self._done
 
     def is_success(self) -> bool:
-        """Tell whether the operation is over and went well."""
+        """Return whether the operation has ended without an error."""
         return self._done and self._error is None
 
     def exception(self) -> BaseException | None:
@@ -121,7 +122,7 @@ class Work(dist.Work):
             self._settle(future)
         return future
 
-    def came_from(self, rank: int) -> None:
+    def set_source(self, rank: int) -> None:
         """Note the sender of a received message."""
         self._source = rank
 
@@ -134,7 +135,7 @@ class Work(dist.Work):
 
 
 class DoneWork(Work):
-    """An operation that was run at once and went well: cheap to make, because most are of this kind."""
+    """An operation that ran at once without an error: cheap to create, because most are of this kind."""
 
     _error = None
     _done = True
@@ -146,99 +147,99 @@ class DoneWork(Work):
         self._result = result
 
     def hold(self, result: list[Tensor]) -> None:
-        """Be the Work of another operation."""
+        """Become the Work of another operation."""
         self._result, self._future = result, None
 
 
-class Turns:
+class OperationQueue:
     """The operations of one group, one at a time, in order; see [Note: who runs an operation]."""
 
-    def __init__(self, name: str, patient: Callable[[bool], None], where: Callable[[], str]) -> None:
+    def __init__(self, name: str, set_background: Callable[[bool], None], where: Callable[[], str]) -> None:
         self._name, self._where = name, where
-        self._patient = patient
+        self._set_background = set_background
         self._turn = threading.Lock()
         self._pending: deque[tuple[Work, Callable[[], None]]] = deque()
-        self._kept: deque[Work] = deque(maxlen=KEPT)
+        self._kept: deque[Work] = deque(maxlen=MAX_KEPT)
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def take(self) -> bool:
-        """Take the turn, if nothing is pending; the caller must `give` it back."""
+    def take_turn(self) -> bool:
+        """Take the turn if nothing is pending; the caller must then release it."""
         return not self._pending and self._turn.acquire(blocking=False)
 
-    def give(self) -> None:
-        """Give the turn back, and let the background thread see to what came in meanwhile."""
+    def release_turn(self) -> None:
+        """Release the turn, and let the background thread run what was submitted meanwhile."""
         self._turn.release()
         if self._pending:
             self._wake.put(None)
 
     def call(self, operation: Callable[[], None], result: list[Tensor]) -> Work:
         """Run an operation and return when it is done."""
-        if self.take():
+        if self.take_turn():
             try:
                 operation()
             finally:
-                self.give()
+                self.release_turn()
             return DoneWork(result)
         work = self.submit(operation, result)
         work.wait()
         return work
 
     def submit(self, operation: Callable[[], None], result: list[Tensor]) -> Work:
-        """Have an operation run by the background thread, or by whoever waits for it."""
+        """Let the background thread, or a thread that waits for it, run an operation."""
         work = Work(result)
         work.help, work.where = self._help, self._where
-        if sum(tensor.numel() * tensor.element_size() for tensor in result) <= KEPT_BYTES:
+        if sum(tensor.numel() * tensor.element_size() for tensor in result) <= MAX_KEPT_BYTES:
             self._kept.append(work)  # see [Note: who keeps a Work]
         self._pending.append((work, operation))
         if self._thread is None:
             self._thread = threading.Thread(target=self._background, name=self._name, daemon=True)
             self._thread.start()
         if threading.current_thread() is self._thread:
-            # Issued by what hangs on a future, which may wait for it and so keep this thread.
+            # Issued by a callback of a future, which may wait for it and so block this thread.
             threading.Thread(target=self._drain, name=f"{self._name}-more", daemon=True).start()
         else:
             self._wake.put(None)
         return work
 
     def close(self) -> None:
-        """Let pending operations end, and the thread with them."""
+        """Wait for the pending operations, and end the thread."""
         self._closed = True
         if self._thread is not None and self._thread is not threading.current_thread():
             self._wake.put(None)
             self._thread.join()
             self._thread = None
 
-    def _next(self, *, patient: bool) -> bool:
-        """Run the first pending operation; tell whether there was one and nobody else ran."""
-        if not self._turn.acquire(blocking=patient):
+    def _next(self, *, background: bool) -> bool:
+        """Run the first pending operation; return whether there was one and the turn was free."""
+        if not self._turn.acquire(blocking=background):
             return False
         try:
             if not self._pending:
                 return False
             work, operation = self._pending[0]
             error: BaseException | None = None
-            self._patient(patient)
+            self._set_background(background)
             try:
                 operation()
             except BaseException as caught:  # the waiter gets it
                 error = caught
-            self._patient(False)
+            self._set_background(False)
             self._pending.popleft()
         finally:
             self._turn.release()
-        work.finish(error)  # without the turn: what hangs on the future may issue operations itself
+        work.finish(error)  # without the turn: callbacks of the future may issue operations themselves
         return True
 
     def _help(self, work: Work) -> None:
-        while not work.is_completed() and self._next(patient=False):
+        while not work.is_completed() and self._next(background=False):
             pass
         if self._pending:
             self._wake.put(None)
 
     def _drain(self) -> None:
-        while self._next(patient=True):
+        while self._next(background=True):
             pass
 
     def _background(self) -> None:

@@ -17,7 +17,7 @@ def by_hand(parts: list[Tensor], op: str) -> Tensor:
     """Combine with torch alone, each node of the tree a new tensor."""
     registers = dict(enumerate(parts))
     for to, left, right in rank_tree.plan(len(parts)):
-        registers[to] = rank_tree.combiner(OPS.index(op))(registers[left], registers[right])
+        registers[to] = rank_tree.torch_function(OPS.index(op))(registers[left], registers[right])
     total = registers[rank_tree.OUT] if len(parts) > 1 else parts[0]
     return total / len(parts) if op == "avg" else total
 

@@ -27,9 +27,9 @@ def test_a_flag_counts() -> None:
 
 def test_a_sleeper_is_woken_or_gives_up() -> None:
     memory, flag = _flag()
-    assert not libc.sleep_for(flag, 0.01)
+    assert not libc.timed_wait(flag, 0.01)
     timer = threading.Timer(0.05, libc.post, (flag,))
     timer.start()
-    assert libc.sleep_for(flag, 30)
+    assert libc.timed_wait(flag, 30)
     timer.join()
     assert memory is not None

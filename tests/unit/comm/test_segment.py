@@ -58,7 +58,7 @@ def test_a_system_that_does_not_say_sets_no_limit(tmp_path: Path) -> None:
 
 
 def test_too_little_memory_is_refused_with_numbers() -> None:
-    with pytest.raises(BadInput, match=r"a group needs 8\.0 MiB .* only 2\.0 MiB .*\(the limit\)"):
+    with pytest.raises(BadInput, match=r"a group needs 8\.0 MiB .* only 2\.0 MiB .*\(limit: the limit\)"):
         segment.check_memory(8 << 20, "a group", (2 << 20, "the limit"))
 
 

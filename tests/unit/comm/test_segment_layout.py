@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from lockstep.comm.arena import owned_slice
 from lockstep.comm.large import part_of
 from lockstep.comm.libc import SEMAPHORE_BYTES
-from lockstep.comm.segment_layout import CELLS, NOTICE_BYTES, PAGE, TOKEN_BYTES, Layout
-from lockstep.comm.wire import LINE_BYTES
+from lockstep.comm.segment_layout import CELLS, NOTICE_BYTES, PAGE, TOKEN_BYTES, SegmentLayout
+from lockstep.comm.wire import SIGNATURE_BYTES
 
 
-def regions(layout: Layout) -> list[tuple[int, int]]:
+def regions(layout: SegmentLayout) -> list[tuple[int, int]]:
     ranks = range(layout.size)
     pairs = [(s, t) for s in ranks for t in ranks]
     found = [(0, TOKEN_BYTES)]
     found += [(layout.arrived(s, t), SEMAPHORE_BYTES) for s, t in pairs]
     found += [(layout.notice(r), NOTICE_BYTES) for r in ranks]
-    found += [(layout.bell(r), SEMAPHORE_BYTES) for r in ranks]
-    found += [(layout.line(r, p), LINE_BYTES) for r in ranks for p in (0, 1)]
+    found += [(layout.doorbell(r), SEMAPHORE_BYTES) for r in ranks]
+    found += [(layout.signature(r, p), SIGNATURE_BYTES) for r in ranks for p in (0, 1)]
     found += [(layout.outbox(r, p), layout.outbox_bytes) for r in ranks for p in (0, 1)]
     found += [(layout.channel(s, t), PAGE + CELLS * layout.cell_bytes) for s, t in pairs]
     return sorted(found)
@@ -30,7 +30,7 @@ def regions(layout: Layout) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16, 64])
 def test_regions_do_not_overlap_and_fill_the_segment(size: int) -> None:
-    layout = Layout(size)
+    layout = SegmentLayout(size)
     found = regions(layout)
     for (start, length), (following, _) in pairwise(found):
         assert start + length <= following
@@ -39,13 +39,13 @@ def test_regions_do_not_overlap_and_fill_the_segment(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 64])
 def test_data_starts_at_pages(size: int) -> None:
-    layout = Layout(size)
+    layout = SegmentLayout(size)
     assert layout.outbox(0, 0) % PAGE == 0
     assert layout.channel(size - 1, 0) % PAGE == 0
 
 
 def test_channels_of_many_ranks_stay_small() -> None:
-    layout = Layout(64)
+    layout = SegmentLayout(64)
     assert 64 * 64 * CELLS * layout.cell_bytes <= 64 << 20
 
 

@@ -5,26 +5,35 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lockstep.comm.wire import DTYPES, LINE_BYTES, OPS, Call, Kind, mismatch, numbered, unpack
+from lockstep.comm.wire import (
+    DTYPES,
+    OPS,
+    SIGNATURE_BYTES,
+    Call,
+    CollectiveKind,
+    describe_mismatch,
+    numbered,
+    unpack_signature,
+)
 
 CALLS = [
-    Call(Kind.barrier),
-    Call(Kind.all_reduce, 10, torch.float32, OPS.index("max")),
-    Call(Kind.broadcast, 2**40, torch.complex128, root=63, part=5),
+    Call(CollectiveKind.barrier),
+    Call(CollectiveKind.all_reduce, 10, torch.float32, OPS.index("max")),
+    Call(CollectiveKind.broadcast, 2**40, torch.complex128, root=63, part=5),
 ]
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_reads_back(call: Call) -> None:
-    line = numbered(call.line(), 77)
-    assert len(line) == LINE_BYTES
-    assert unpack(line) == (call, 77)
+    signature = numbered(call.signature(), 77)
+    assert len(signature) == SIGNATURE_BYTES
+    assert unpack_signature(signature) == (call, 77)
 
 
 def test_every_field_shows_in_the_bytes() -> None:
     seen = set()
     for call in [*CALLS, CALLS[1]._replace(numel=11), CALLS[1]._replace(op=0), CALLS[1]._replace(root=0)]:
-        seen.add(numbered(call.line(), 1))
+        seen.add(numbered(call.signature(), 1))
     assert len(seen) == 6
 
 
@@ -35,5 +44,5 @@ def test_all_dtypes_have_a_code() -> None:
 
 def test_the_text_names_both_sides() -> None:
     said = [("rank 0", "all_reduce #3"), ("rank 1", "broadcast #3"), ("rank 2", "all_reduce #3")]
-    text = mismatch(said)
+    text = describe_mismatch(said)
     assert "rank 0, rank 2 called all_reduce #3; rank 1 called broadcast #3" in text
