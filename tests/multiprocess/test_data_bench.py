@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from lockstep.bench.data import Found, Goal, Row
-from lockstep.bench.data_sides import LIST, OURS, SIDES
-from lockstep.bench.data_start import SPAWN
 from lockstep.bench.data_table import tables
-from lockstep.bench.data_training import by_hand
+from lockstep.bench.ranks.data.sides import LIST, OURS, SIDES
+from lockstep.bench.ranks.data.starting import SPAWN
+from lockstep.bench.ranks.data.training import by_hand
 from lockstep.report.render import console
 from tests.commands import inside, lockstep
 
@@ -38,7 +38,7 @@ def test_all_sides_from_one_run(tmp_path: Path) -> None:
 
 def test_a_list_that_needs_more_files_than_allowed_is_no_failure_of_the_program() -> None:
     plan = {"side": LIST, "items": 300, "elements": 8, "ranks": 1, "how": SPAWN}
-    start = [sys.executable, "-m", "lockstep.bench.data_start", json.dumps(plan)]
+    start = [sys.executable, "-m", "lockstep.bench.ranks.data.starting", json.dumps(plan)]
     limited = ["sh", "-c", 'ulimit -n 200; exec "$@"', "sh", *start]
     done = subprocess.run(limited, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lockstep.bench.ranks import run_ranks
+from lockstep.bench.ranks.start import run_ranks
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,7 +62,7 @@ def run(workers: list[int], sizes: list[int], repeats: int) -> list[Row]:
 
 def _run_ranks(workers: int, sizes: list[int], repeats: int) -> list[Row]:
     plan = {"sizes": sizes, "repeats": repeats}
-    found = run_ranks("lockstep.bench.collectives_rank", workers, plan)
+    found = run_ranks("lockstep.bench.ranks.collectives", workers, plan)
     return [_row(workers, entry) for entry in found]
 
 

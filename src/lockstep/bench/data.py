@@ -15,11 +15,11 @@ import psutil
 import torch
 from torch.utils.data import DistributedSampler
 
-from lockstep.bench.data_building import building
-from lockstep.bench.data_rank import epochs
-from lockstep.bench.data_sides import BIG, LIST, OURS, SIDES, make
-from lockstep.bench.data_start import SECONDS, SERVER, SPAWN
-from lockstep.bench.data_training import by_hand, in_lightning
+from lockstep.bench.ranks.data.building import building
+from lockstep.bench.ranks.data.reading import epochs
+from lockstep.bench.ranks.data.sides import BIG, LIST, OURS, SIDES, make
+from lockstep.bench.ranks.data.starting import SECONDS, SERVER, SPAWN
+from lockstep.bench.ranks.data.training import by_hand, in_lightning
 from lockstep.data.loader import Share, batches
 from lockstep.errors import BadInput, RunFailed
 from lockstep.train.steps import quartiles
@@ -137,7 +137,7 @@ def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found
 def _start(row: Row, options: Options, how: str) -> None:
     """Start ranks from a program of its own; see [Note: the program's own import]."""
     plan = {"side": row.side, "items": row.items, "elements": options.elements, "ranks": options.ranks, "how": how}
-    command = [sys.executable, "-m", "lockstep.bench.data_start", json.dumps(plan)]
+    command = [sys.executable, "-m", "lockstep.bench.ranks.data.starting", json.dumps(plan)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * SECONDS)
     except subprocess.TimeoutExpired:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from lockstep.bench.ranks import run_ranks
+from lockstep.bench.ranks.start import run_ranks
 from lockstep.train.steps import quartiles
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def run(workers: list[int], models: list[str], repeats: int) -> list[Row]:
 
 def _memory(model: str, workers: int, way: str) -> float:
     plan = {"model": model, "repeats": 1, "ways": [way], "memory": True}
-    found: list[float] = [run_ranks("lockstep.bench.ddp_rank", workers, plan)["memory"] for _ in range(MEMORY_STARTS)]
+    found: list[float] = [run_ranks("lockstep.bench.ranks.ddp", workers, plan)["memory"] for _ in range(MEMORY_STARTS)]
     return statistics.median(found)
 
 
@@ -143,7 +143,7 @@ def _time(model: str, workers: int, ways: list[str], repeats: int, starts: int =
     samples: dict[str, list[float]] = {way: [] for way in ways}
     for start in range(starts):
         plan = {"model": model, "repeats": -(-repeats // starts), "ways": ways, "start": start}
-        for way, seconds in run_ranks("lockstep.bench.ddp_rank", workers, plan)["seconds"].items():
+        for way, seconds in run_ranks("lockstep.bench.ranks.ddp", workers, plan)["seconds"].items():
             samples[way] += seconds
     return {
         way: Row(model=model, workers=workers, way=way, samples=tuple(seconds), starts=starts)

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from lockstep.bench.ranks import run_ranks
+from lockstep.bench.ranks.start import run_ranks
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,7 +42,7 @@ def run(repeats: int, strategies: tuple[str, ...] = tuple(WAYS)) -> list[Row]:
     for strategy in strategies:
         workers, backend = WAYS[strategy]
         plan = {"strategy": strategy, "backend": backend, "repeats": repeats}
-        found = run_ranks("lockstep.bench.measure_rank", workers, plan)
+        found = run_ranks("lockstep.bench.ranks.measure", workers, plan)
         pairs = [one / other - 1.0 for one, other in zip(found["measured"], found["plain"], strict=True)]
         low, middle, high = statistics.quantiles(pairs, n=4) if len(pairs) > 1 else pairs * 3
         rows.append(

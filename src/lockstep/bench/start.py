@@ -14,7 +14,7 @@ from pathlib import Path
 from lockstep.errors import RunFailed
 from lockstep.train.records import read_records
 
-STOCK = Path(__file__).with_name("stock_first_step.py")
+STOCK = Path(__file__).with_name("ranks") / "stock_first_step.py"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from lockstep.bench.ranks import run_ranks
+from lockstep.bench.ranks.start import run_ranks
 
 GRID = [(batch, width) for batch in (32, 64) for width in (128, 256, 512, 1024)]
 IMAGES = [(16, 32, 16, 16), (16, 64, 32, 32), (32, 256, 8, 8)]
@@ -76,7 +76,7 @@ def run(
 ) -> list[Shape]:
     """Measure every way of every shape in one interleaved run."""
     order = {"shapes": shapes, "runs": runs, "rounds": rounds}
-    return [_read(shape) for shape in run_ranks("lockstep.bench.syncbn_worker", workers, order)]
+    return [_read(shape) for shape in run_ranks("lockstep.bench.ranks.syncbn", workers, order)]
 
 
 def _read(found: dict[str, Any]) -> Shape:

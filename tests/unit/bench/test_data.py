@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lockstep.bench.data import _goal
-from lockstep.bench.data_building import building, rounds
+from lockstep.bench.ranks.data.building import building, rounds
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1000, 40), (2**30 // 12, 24), (2**34, 6)])
@@ -29,6 +29,8 @@ def test_a_ratio_is_the_median_of_pairs_with_their_middle_half() -> None:
 
 
 def test_a_process_that_only_reads_starts_without_what_builders_need() -> None:
-    code = "import sys, lockstep.bench.data_rank; print('psutil' in sys.modules, 'torch._dynamo' in sys.modules)"
+    code = (
+        "import sys, lockstep.bench.ranks.data.reading; print('psutil' in sys.modules, 'torch._dynamo' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["False", "False"]

@@ -9,12 +9,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from lockstep.bench.data_rank import BATCH, EPOCHS, RATE
-from lockstep.bench.data_sides import make
+from lockstep.bench.ranks.data.reading import BATCH, EPOCHS, RATE
+from lockstep.bench.ranks.data.sides import make
 
 
 def main() -> None:
-    """Train as `data_lightning` does, as one rank; the ranks meet by a file."""
+    """Train as `in_lightning` does, as one rank; the ranks meet by a file."""
     side, items, elements, rank, ranks, meet = sys.argv[1], *map(int, sys.argv[2:6]), sys.argv[6]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=ranks)

@@ -1,6 +1,7 @@
 """A program that holds one side's data and starts ranks with it, as people's own do: torch is imported at its top.
 
-    python -m lockstep.bench.data_start '{"side": ..., "items": ..., "elements": ..., "ranks": ..., "how": ...}'
+    python -m lockstep.bench.ranks.data.starting '{"side": ..., "items": ...,
+        "elements": ..., "ranks": ..., "how": ...}'
 
 It prints what a start took and what the ranks hold, or why there is none, as JSON.
 
@@ -21,8 +22,8 @@ from typing import Any
 
 import torch
 
-from lockstep.bench.data_rank import Stamp, first_epoch
-from lockstep.bench.data_sides import LIST, make
+from lockstep.bench.ranks.data.reading import Stamp, first_epoch
+from lockstep.bench.ranks.data.sides import LIST, make
 
 SPAWN, SERVER = "spawn", "forkserver"
 SECONDS = 120.0

@@ -12,8 +12,8 @@ import lightning
 import torch
 from torch.utils.data import DataLoader
 
-from lockstep.bench.data_rank import BATCH, EPOCHS, RANKS, RATE
-from lockstep.bench.data_sides import make
+from lockstep.bench.ranks.data.reading import BATCH, EPOCHS, RANKS, RATE
+from lockstep.bench.ranks.data.sides import make
 
 
 class Model(lightning.LightningModule):

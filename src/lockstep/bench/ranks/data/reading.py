@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
-import lockstep.bench.data_sides  # noqa: F401 - before the data comes, so that importing it is nobody's data
+import lockstep.bench.ranks.data.sides  # noqa: F401 - before the data comes, so that importing it is nobody's data
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

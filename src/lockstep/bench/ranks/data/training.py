@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.bench.data_rank import RANKS
+from lockstep.bench.ranks.data.reading import RANKS
 
 SECONDS = 300.0
 
@@ -19,7 +19,7 @@ def in_lightning(side: str, items: int, elements: int) -> float | str:
     """Return the seconds of a fit, start of its ranks included; or why there are none."""
     if importlib.util.find_spec("lightning") is None:
         return "not installed"
-    command = [sys.executable, "-m", "lockstep.bench.data_lightning", side, str(items), str(elements)]
+    command = [sys.executable, "-m", "lockstep.bench.ranks.data.in_lightning", side, str(items), str(elements)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
     except subprocess.TimeoutExpired:
@@ -30,7 +30,7 @@ def in_lightning(side: str, items: int, elements: int) -> float | str:
 def by_hand(side: str, items: int, elements: int) -> float | str:
     """Return the seconds from starting the ranks, each on its own, to the end of the last; or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
-        common = [sys.executable, "-m", "lockstep.bench.data_by_hand", side, str(items), str(elements)]
+        common = [sys.executable, "-m", "lockstep.bench.ranks.data.by_hand", side, str(items), str(elements)]
         began = time.perf_counter()
         ranks = [
             subprocess.Popen(

@@ -1,6 +1,6 @@
 """One rank of `lockstep bench syncbn`: every column of every shape, in turn; rank 0 prints what was found.
 
-python -m lockstep.bench.syncbn_worker RANK RENDEZVOUS ORDER
+python -m lockstep.bench.ranks.syncbn RANK RENDEZVOUS ORDER
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import lockstep  # noqa: F401 - registers the backend "shm", where there is one
-from lockstep.bench.syncbn_by_hand import ByHand
+from lockstep.bench.ranks.syncbn_by_hand import ByHand
 from lockstep.nn import SyncBatchNorm
 from lockstep.nn.row_gather import Rows
 

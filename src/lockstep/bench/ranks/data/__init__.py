@@ -1,0 +1,1 @@
+"""What `lockstep bench data` measures: in programs of its own, in their ranks, and in the process of the command."""
