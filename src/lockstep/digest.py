@@ -1,37 +1,48 @@
-"""The digest: SHA-256 over a trained state, the same for the same bits whatever produced them."""
+"""The digest: SHA-256 over a trained state, the same for the same bits, whoever holds which part of it.
+
+    tensor   | block 0 | block 1 | ... | short last one |    of BLOCK elements, counted within the tensor
+    hash     SHA-256 over the SHA-256 of each block's bytes, in order
+    digest   SHA-256 over the name, dtype, shape and hash of each tensor, in name order
+
+So each holder hashes the blocks that it holds, at the same time as the others, and nobody needs a whole tensor.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import NamedTuple
 
-import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
+BLOCK = 1 << 16
+"""Elements that are hashed at once."""
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return SHA-256 over names, dtypes, shapes and bytes, in name order."""
+class Described(NamedTuple):
+    """A tensor as the digest sees it."""
+
+    name: str
+    """`parameter/...`, `buffer/...` or `optimizer/<parameter>/<key>`, with the plain model's names."""
+    dtype: str
+    """Without `torch.`."""
+    shape: tuple[int, ...]
+    """Of the plain tensor."""
+    hash: str
+    """Of its content."""
+
+
+def block_hash(content: memoryview | bytes) -> bytes:
+    """Return the hash of one block's bytes."""
+    return hashlib.sha256(content).digest()
+
+
+def tensor_hash(blocks: Iterable[bytes]) -> str:
+    """Return a tensor's hash from those of its blocks, in order."""
+    return hashlib.sha256(b"".join(blocks)).hexdigest()
+
+
+def digest(tensors: Iterable[Described]) -> str:
+    """Return the digest of a state; the order in which its tensors are given does not matter."""
     total = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().to("cpu").contiguous()
-        total.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    for tensor in sorted(tensors):
+        total.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.shape}\0{tensor.hash}\0".encode())
     return total.hexdigest()
-
-
-def training_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return parameters, buffers and optimizer state under the names of the plain model."""
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        tensors[f"parameter/{name}"] = parameter
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if value is not None:
-                held = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-                tensors[f"optimizer/{name}/{key}"] = held
-    for name, buffer in model.named_buffers():
-        tensors[f"buffer/{name}"] = buffer
-    return tensors

@@ -11,13 +11,16 @@ from torch import Tensor
 
 from lockstep.comm.arena import Arena
 from lockstep.comm.combine import BLOCK_BYTES
+from lockstep.comm.group import Group
 from lockstep.exchange.base import Exchange
 from lockstep.exchange.collective import Collective
 from lockstep.exchange.hosts import ArenaPerHost, carriers, host_arena, ranks_by_host
 from lockstep.exchange.in_process import InProcess
 from lockstep.exchange.shared_arena import SharedArena
 from lockstep.lanes.tree import Node, children
+from lockstep.mesh import Mesh
 from tests.contract.cases import made
+from tests.contract.lane_cases import world_of
 from tests.ranks import Ranks
 
 Hosts = list[list[int]]
@@ -58,7 +61,7 @@ def check(exchange: Exchange, lanes: int) -> str:
         flat = exchange.weights(length * workers, dtype, "cpu")
         if rank == 0:
             flat.copy_(made((flat.numel(),), dtype, 5))
-        exchange.start_weights(flat)
+        exchange.broadcast_weights(flat)
         assert torch.equal(flat, made((flat.numel(),), dtype, 5))
         buffers.append((length, flat, exchange.partials(flat.numel(), dtype, "cpu")))
     for _ in range(2):
@@ -67,20 +70,20 @@ def check(exchange: Exchange, lanes: int) -> str:
                 partial.copy_(summed(node, flat.numel(), flat.dtype))
         numbers = torch.zeros(workers, dtype=torch.float64)
         numbers[rank] = rank + 0.5
-        assert exchange.everyone(numbers).tolist() == [r + 0.5 for r in range(workers)]
+        assert exchange.sum_disjoint(numbers).tolist() == [r + 0.5 for r in range(workers)]
         for length, flat, partials in buffers:
             part = range(rank * length, (rank + 1) * length)
             expected = summed(Node(0, lanes), flat.numel(), flat.dtype) / 3.0
             reduced = exchange.mean(partials, part, 3.0)
             assert torch.equal(reduced, expected[part.start : part.stop])
             assert not (torch.signbit(reduced) & (reduced == 0)).any()
-            whole = exchange.whole(partials, reduced.mul_(2))
+            whole = exchange.whole_gradient(partials, reduced.mul_(2))
             assert whole is None or torch.equal(whole, expected * 2)
             flat[part.start : part.stop] = reduced
-            exchange.share_weights(flat)
-            exchange.meet()
+            exchange.gather_weights(flat)
+            exchange.barrier()
             assert torch.equal(flat, expected * 2)
-            exchange.meet()
+            exchange.barrier()
     return exchange.name
 
 
@@ -90,8 +93,9 @@ def room(lanes: int, workers: int) -> int:
 
 def over_hosts(rank: int, size: int, hosts: Hosts, lanes: int) -> tuple[str, Hosts]:
     mine = next(ranks for ranks in hosts if rank in ranks)
-    name = check(ArenaPerHost(host_arena(mine, room(lanes, size)), lanes, hosts), lanes)
-    return name, ranks_by_host(next(node for node, ranks in enumerate(hosts) if rank in ranks))
+    group = Group.everyone()
+    name = check(ArenaPerHost(host_arena(group, mine, room(lanes, size)), lanes, group, hosts), lanes)
+    return name, ranks_by_host(group, next(node for node, ranks in enumerate(hosts) if rank in ranks))
 
 
 def in_arena(rank: int, size: int, lanes: int) -> str:
@@ -100,7 +104,7 @@ def in_arena(rank: int, size: int, lanes: int) -> str:
 
 
 def by_collectives(rank: int, size: int, lanes: int) -> str:
-    return check(Collective(lanes), lanes)
+    return check(Collective(lanes, Group.everyone()), lanes)
 
 
 @pytest.fixture(scope="module", params=[2, 3, 4, 8])
@@ -126,6 +130,34 @@ def test_the_arena_of_a_host(size: int) -> None:
     with Ranks(size) as started:
         for lanes in (8, 11):
             assert set(started.run(in_arena, lanes)) == {"arena"}
+
+
+def on_a_mesh(rank: int, size: int, backend: str, lanes: int, stages: int) -> list[str]:
+    """Every exchange among the replicas of this rank's stage, while the other stages do the same."""
+    mesh = Mesh.over(world_of(rank, size, backend, [size]), stages=stages)
+    group = mesh.across_replicas
+    assert (mesh.replica, mesh.stage) == divmod(rank, stages)
+    assert group.ranks == tuple(range(mesh.stage, size, stages))
+    assert mesh.across_stages.ranks == tuple(range(rank - mesh.stage, rank - mesh.stage + stages))
+    names = [check(Collective(lanes, group), lanes)]
+    if backend == "shm":
+        assert group.process_group is not None
+        names.append(check(SharedArena(Arena(group.process_group, room(lanes, group.size)), lanes), lanes))
+    else:
+        hosts = [[0], list(range(1, group.size))]  # positions in the group, not ranks of the world
+        mine = next(ranks for ranks in hosts if group.rank in ranks)
+        arena = host_arena(group, mine, room(lanes, group.size))
+        names.append(check(ArenaPerHost(arena, lanes, group, hosts), lanes))
+    return names
+
+
+@pytest.mark.parametrize("backend", ["gloo", "shm"])
+@pytest.mark.parametrize(("size", "stages"), [(4, 2), (6, 2)])
+def test_replicas_by_stages(backend: str, size: int, stages: int) -> None:
+    with Ranks(size, backend) as started:
+        names = started.run(on_a_mesh, backend, 8, stages)
+    kind = "arena" if backend == "shm" else "arena + gloo"
+    assert names == [[f"collectives over {backend}", kind]] * size
 
 
 def test_in_process() -> None:

@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 
 from lockstep.lanes.flat_layout import ALIGN, BLOCK, lay_out
 
-SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=1, max_size=12)
+SHAPES = st.lists(
+    st.one_of(st.lists(st.integers(0, 9), max_size=3).map(tuple), st.tuples(st.integers(1000, 3000))),
+    min_size=1,
+    max_size=12,
+)
 
 
 @given(SHAPES, st.integers(1, 9), st.data())
@@ -33,6 +37,9 @@ def test_every_element_has_one_place(shapes: list[tuple[int, ...]], workers: int
             rank * section.numel // workers for rank in range(workers + 1)
         ]
         assert all(part.start % BLOCK == 0 for part in parts)
+        for slot in section.slots:  # no slice ends inside a block of a tensor, see [Note: blocks]
+            cuts = [part.stop - slot.start for part in parts if slot.start < part.stop < slot.stop]
+            assert all(cut % BLOCK == 0 for cut in cuts)
     assert sorted(seen) == list(range(len(shapes)))
 
 

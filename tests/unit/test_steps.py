@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from lockstep.comm.group import Group
 from lockstep.errors import BadInput
+from lockstep.state.holdings import whole
 from lockstep.strategies.clock import PARTS, Clock
-from lockstep.train.fingerprints import fingerprints, is_print_step
+from lockstep.train.fingerprints import Fingerprint, fingerprints, is_fingerprint_step
 from lockstep.train.steps import joined, quartiles, waited, warmup
 from lockstep.train.weights import largest_difference, read_weights, write_weights
 
@@ -55,7 +57,7 @@ def test_waiting_is_told_from_exchanging_by_the_others_clocks() -> None:
 
 
 def test_steps_that_are_printed() -> None:
-    assert [step for step in range(21) if is_print_step(step, 21)] == [0, 1, 2, 4, 8, 16, 20]
+    assert [step for step in range(21) if is_fingerprint_step(step, 21)] == [0, 1, 2, 4, 8, 16, 20]
 
 
 def test_weights_are_compared_to_the_last_bit(tmp_path: Path) -> None:
@@ -124,14 +126,19 @@ def test_large_weights_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_fingerprint_sees_every_bit(tmp_path: Path) -> None:
+def test_a_fingerprint_sees_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.tensor([3.0, 4.0])
-    found = fingerprints([("a", weight), ("n", torch.tensor(2)), ("empty", torch.empty(0))])
-    assert found["a"][1:] == [3.5, 5.0]
-    assert found["n"][1:] == [2.0, 2.0]
-    assert found["empty"][1:] == [None, None]
-    other = fingerprints([("a", torch.nextafter(weight, torch.tensor(9.0)))], numbers=False)
-    assert other["a"][0] != found["a"][0]
-    assert other["a"][1:] == [None, None]
-    assert fingerprints([("a", torch.tensor([float("nan")]))])["a"][1:] == [None, None]
-    assert fingerprints(nn.Linear(2, 2).to(torch.bfloat16).named_parameters())
+
+    def taken(**parameters: Tensor) -> dict[str, Fingerprint]:
+        return fingerprints(Group.alone(), [whole(f"parameter/{n}", t) for n, t in parameters.items()])["parameters"]
+
+    both = taken(a=weight, n=torch.tensor(2), empty=torch.empty(0))
+    assert both["a"][1:] == [3.5, 5.0]
+    assert both["n"][1:] == [2.0, 2.0]
+    assert both["empty"][1:] == [None, None]
+    other = taken(a=torch.nextafter(weight, torch.tensor(9.0)))
+    assert other["a"][0] != both["a"][0]
+    assert taken(a=torch.tensor([float("nan")]))["a"][1:] == [None, None]
+    assert taken(a=torch.ones(3, dtype=torch.bfloat16))["a"][1:] == [1.0, pytest.approx(3**0.5)]
+    monkeypatch.setattr("lockstep.train.fingerprints.LARGE", 7)
+    assert taken(a=weight)["a"] == [both["a"][0], None, None]

@@ -13,10 +13,13 @@ from torch.optim import LBFGS, SGD, Adafactor, AdamW
 from torch.utils.data import Dataset, TensorDataset
 
 from lockstep import Loss, Trainer, World
+from lockstep.comm.group import Group
 from lockstep.data.loader import Share, batches, fetch, to_device
 from lockstep.data.sampler import permutation
-from lockstep.digest import digest, training_state
 from lockstep.errors import BadInput, NotFinite
+from lockstep.mesh import Mesh
+from lockstep.state.hashes import state_digest
+from lockstep.state.holdings import plain_holdings, whole
 from lockstep.strategies import find, processes
 from lockstep.strategies.base import as_sum
 from lockstep.strategies.ddp import Exact
@@ -222,17 +225,21 @@ def test_evaluation_counts_each_sample_once(batch: int) -> None:
         return {"label": part[1].float().mean(), "share": Loss(part[1].sum(), 2 * len(part[1]))}
 
     dataset = TensorDataset(torch.randn(50, 6), torch.arange(50))
-    found = evaluate(World.alone(), net(), metrics, dataset, batch=batch)
+    found = evaluate(Mesh.over(World.alone()), net(), metrics, dataset, batch=batch)
     assert counted == list(range(50))
     assert found == pytest.approx({"label": 24.5, "share": 12.25})
 
 
 def test_evaluation_keeps_the_mode_and_refuses_nothing_to_evaluate() -> None:
     model = net().train()
-    evaluate(World.alone(), model, lambda m, b: {"training": float(m.training)}, data(), batch=9)
+    evaluate(Mesh.over(World.alone()), model, lambda m, b: {"training": float(m.training)}, data(), batch=9)
     assert model.training
     with pytest.raises(BadInput, match="evaluation data is empty"):
-        evaluate(World.alone(), model, lambda m, b: {}, [], batch=9)
+        evaluate(Mesh.over(World.alone()), model, lambda m, b: {}, [], batch=9)
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    return state_digest(Group.alone(), [whole(name, tensor) for name, tensor in tensors.items()])
 
 
 def test_digest_sees_every_bit_name_shape_and_dtype() -> None:
@@ -245,11 +252,11 @@ def test_digest_sees_every_bit_name_shape_and_dtype() -> None:
         {"a": torch.nextafter(base["a"], torch.tensor(9.0)), "b": base["b"]},
         {"a": base["a"], "b": torch.tensor(4)},
     ]
-    found = {digest(state) for state in [base, *others]}
-    assert len(found) == 7
+    assert len({digest(state) for state in [base, *others]}) == 7
     assert digest(dict(reversed(base.items()))) == digest(base)
     assert digest({"a": base["a"].T.contiguous().T, "b": base["b"]}) == digest(base)
-    assert digest({"h": torch.ones(2, dtype=torch.bfloat16), "c": torch.ones(1, dtype=torch.complex64)})
+    halves = {"h": torch.ones(2, dtype=torch.bfloat16), "c": torch.ones(1, dtype=torch.complex64)}
+    assert digest(halves) != digest({**halves, "c": torch.ones(1, dtype=torch.complex64) * 1j})
 
 
 def test_training_state_names() -> None:
@@ -257,7 +264,7 @@ def test_training_state_names() -> None:
     optimizer = AdamW(model.parameters())
     torch.autograd.backward(model(torch.randn(4, 2)).sum())
     optimizer.step()
-    names = set(training_state(model, optimizer))
+    names = {holding.name for holding in plain_holdings(model, optimizer)}
     assert {
         "parameter/0.weight",
         "buffer/1.running_mean",
@@ -290,6 +297,6 @@ def test_the_optimizer_state_loads_in_plain_pytorch() -> None:
     assert isinstance(one.strategy, Exact)
     model = net()
     optimizer = grouped(model.parameters())
-    optimizer.load_state_dict(one.strategy.optimizer_state_dict())
+    optimizer.load_state_dict(one.optimizer_state_dict())
     model.load_state_dict(one.model.state_dict())
-    assert digest(training_state(model, optimizer)) == one.digest()
+    assert state_digest(Group.alone(), plain_holdings(model, optimizer)) == one.digest()

@@ -1,55 +1,68 @@
-"""Broadcast and all-gather of text and tensors, sent as numbers and bytes, never as pickles."""
+"""Text, bytes and tensors from one rank of a group to all, as numbers and bytes, never as pickles."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from lockstep.comm.group import Group
+
 all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""Gathers every rank's tensor into one; the name changed after torch 2.12."""
+"""Every rank's tensor in one; the name changed after torch 2.12."""
 
 
-def broadcast_text(text: str, device: str = "cpu") -> str:
-    """Return rank 0's text on every rank."""
-    data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
-    length = torch.tensor(len(data), device=device)
-    dist.broadcast(length, src=0)
-    if dist.get_rank() != 0:
-        data = torch.empty(int(length), dtype=torch.uint8, device=device)
+def broadcast_text(text: str, group: Group) -> str:
+    """Return the first rank's text on every rank of the group."""
+    if group.size == 1:
+        return text
+    data = _as_tensor(text.encode(), group)
+    length = torch.tensor(len(data), device=group.device)
+    dist.broadcast(length, group=group.process_group, group_src=0)
+    if group.rank != 0:
+        data = torch.empty(int(length), dtype=torch.uint8, device=group.device)
     if len(data):
-        dist.broadcast(data, src=0)
-    return bytes(data.tolist()).decode()
+        dist.broadcast(data, group=group.process_group, group_src=0)
+    return _as_bytes(data).decode()
 
 
-def all_gather_text(text: str, device: str = "cpu", group: dist.ProcessGroup | None = None) -> list[str]:
-    """Return every rank's text on every rank, in rank order; of a group, or of the whole world."""
-    data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
-    lengths = [torch.empty((), dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(lengths, torch.tensor(len(data), device=device), group=group)
+def all_gather_text(text: str, group: Group) -> list[str]:
+    """Return every rank's text on every rank, in the group's order."""
+    return [row.decode() for row in all_gather_bytes(text.encode(), group)]
+
+
+def all_gather_bytes(content: bytes, group: Group) -> list[bytes]:
+    """Return every rank's bytes, of any length, on every rank, in the group's order."""
+    if group.size == 1:
+        return [content]
+    data = _as_tensor(content, group)
+    lengths = [torch.empty((), dtype=torch.int64, device=group.device) for _ in group.ranks]
+    dist.all_gather(lengths, torch.tensor(len(data), device=group.device), group=group.process_group)
     longest = max(1, *(int(length) for length in lengths))
-    rows = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in lengths]
-    dist.all_gather(rows, torch.nn.functional.pad(data, (0, longest - len(data))), group=group)
-    return [bytes(row[: int(length)].tolist()).decode() for row, length in zip(rows, lengths, strict=True)]
+    rows = [torch.empty(longest, dtype=torch.uint8, device=group.device) for _ in lengths]
+    dist.all_gather(rows, torch.nn.functional.pad(data, (0, longest - len(data))), group=group.process_group)
+    return [_as_bytes(row[: int(length)]) for row, length in zip(rows, lengths, strict=True)]
 
 
-def broadcast_tensor(value: Tensor, device: str = "cpu") -> Tensor:
-    """Return rank 0's tensor on every rank; the others pass a tensor of the same dtype and shape."""
-    # Copied, and sent as bytes: backends differ in the dtypes that they support.
-    bits = value.detach().to(device).contiguous().flatten().clone()
+def broadcast_tensor(value: Tensor, group: Group) -> Tensor:
+    """Return the first rank's tensor on every rank; the others give one of the same dtype and shape."""
+    if group.size == 1:
+        return value
+    # a copy, and as bytes: backends differ in the dtypes they take
+    bits = value.detach().to(group.device).contiguous().flatten().clone()
     if bits.numel():
-        dist.broadcast(bits.view(torch.uint8), src=0)
+        dist.broadcast(bits.view(torch.uint8), group=group.process_group, group_src=0)
     return bits.view(value.shape)
 
 
-def broadcast_tensors(tensors: dict[str, Tensor], device: str = "cpu") -> dict[str, Tensor]:
-    """Return rank 0's tensors on every rank, by name."""
-    mine = {name: [str(value.dtype).removeprefix("torch."), list(value.shape)] for name, value in tensors.items()}
-    received: dict[str, Tensor] = {}
-    for name, (dtype, shape) in json.loads(broadcast_text(json.dumps(mine), device)).items():
-        own = tensors[name] if dist.get_rank() == 0 else torch.empty(shape, dtype=getattr(torch, dtype))
-        received[name] = broadcast_tensor(own, device)
-    return received
+def _as_tensor(content: bytes, group: Group) -> Tensor:
+    if not content:  # torch makes no tensor of an empty buffer
+        return torch.empty(0, dtype=torch.uint8, device=group.device)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).to(group.device)
+
+
+def _as_bytes(data: Tensor) -> bytes:
+    return data.cpu().numpy().tobytes()

@@ -64,7 +64,7 @@ class Exchange(ABC):
         """Return flat buffers for this worker's partials, in the order of `nodes`."""
 
     @abstractmethod
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all workers: what they wrote before is read after."""
 
     @abstractmethod
@@ -72,18 +72,18 @@ class Exchange(ABC):
         """Return the sum over all lanes of the elements `part`, divided by the weight; between two meetings."""
 
     @abstractmethod
-    def everyone(self, numbers: Tensor) -> Tensor:
-        """Return the workers' tables of numbers, added up where at most one worker has a number that is not 0."""
+    def sum_disjoint(self, numbers: Tensor) -> Tensor:
+        """Return the sum of the workers' tables, of which at most one has a number that is not 0 in each place."""
 
-    def start_weights(self, flat: Tensor) -> None:
+    def broadcast_weights(self, flat: Tensor) -> None:
         """Make rank 0's weights everybody's; where memory is shared, wait until it has written them."""
-        self.meet()
+        self.barrier()
 
-    def share_weights(self, flat: Tensor) -> None:  # noqa: B027 - where memory is shared, nothing is to be done
+    def gather_weights(self, flat: Tensor) -> None:  # noqa: B027 - where memory is shared, nothing is to be done
         """Give every worker the slices that the others updated; nothing to do where memory is shared."""
 
     @abstractmethod
-    def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
+    def whole_gradient(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Return the whole reduced gradient to a worker that updates whole tensors; None: another one does."""
 
     def _add_up(self, parts: Sequence[Tensor], plan: Sequence[Add], weight: float | None = None) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lockstep.comm.group import Group
 from lockstep.exchange.base import Exchange
 
 
@@ -16,9 +17,10 @@ class Collective(Exchange):
 
     shares_memory = False
 
-    def __init__(self, lanes: int, why: str = "") -> None:
-        super().__init__(lanes, dist.get_world_size(), dist.get_rank())
-        self.name = f"collectives over {dist.get_backend()}" + (f" ({why})" if why else "")
+    def __init__(self, lanes: int, group: Group, why: str = "") -> None:
+        super().__init__(lanes, group.size, group.rank)
+        self.name = f"collectives over {group.backend}" + (f" ({why})" if why else "")
+        self._group = group.process_group
 
     def weights(self, numel: int, dtype: torch.dtype, device: str) -> Tensor:
         """Return this worker's own buffer."""
@@ -28,7 +30,7 @@ class Collective(Exchange):
         """Return own buffers."""
         return [torch.zeros(numel, dtype=dtype, device=device) for _ in self.nodes]
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Nothing: the collectives themselves wait."""
 
     def mean(self, partials: Sequence[Tensor], part: range, weight: float) -> Tensor:
@@ -47,28 +49,29 @@ class Collective(Exchange):
                 outbox,
                 [length if rank in senders else 0 for rank in range(self.workers)],
                 [sends] * self.workers,
+                group=self._group,
             )
             found.append(dict(zip(senders, inbox.view(len(senders), length), strict=True)))
         parts = [found[turn][rank] for rank, count in enumerate(self._counts) for turn in range(count)]
         return self._add_up(parts, self._plan, weight)
 
-    def start_weights(self, flat: Tensor) -> None:
+    def broadcast_weights(self, flat: Tensor) -> None:
         """Rank 0 wins."""
-        dist.broadcast(flat, src=0)
+        dist.broadcast(flat, group=self._group, group_src=0)
 
-    def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
+    def whole_gradient(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Gather the slices: every worker has weights of its own to update."""
         flat = torch.empty_like(partials[0])
-        dist.all_gather(list(torch.split(flat, reduced.numel())), reduced)
+        dist.all_gather(list(torch.split(flat, reduced.numel())), reduced, group=self._group)
         return flat
 
-    def everyone(self, numbers: Tensor) -> Tensor:
+    def sum_disjoint(self, numbers: Tensor) -> Tensor:
         """Add up: a number and zeros are exact in any order."""
-        dist.all_reduce(numbers)
+        dist.all_reduce(numbers, group=self._group)
         return numbers
 
-    def share_weights(self, flat: Tensor) -> None:
+    def gather_weights(self, flat: Tensor) -> None:
         """Gather the slices that each worker updated."""
         length = flat.numel() // self.workers
         mine = flat[self.rank * length : (self.rank + 1) * length].clone()
-        dist.all_gather(list(torch.split(flat, length)), mine)
+        dist.all_gather(list(torch.split(flat, length)), mine, group=self._group)

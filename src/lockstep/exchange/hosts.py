@@ -32,22 +32,23 @@ from torch.distributed.constants import default_pg_timeout
 from lockstep.comm import bootstrap
 from lockstep.comm.arena import Arena
 from lockstep.comm.broadcast import all_gather_text
+from lockstep.comm.group import Group
 from lockstep.comm.identity import Identity
 from lockstep.comm.shm import ShmGroup
 from lockstep.exchange.base import Exchange
 from lockstep.lanes.tree import additions, merged
 
 
-def ranks_by_host(node: int) -> list[list[int]]:
-    """Return the ranks that can share memory, host by host in order of their first rank; a collective call.
+def ranks_by_host(group: Group, node: int) -> list[list[int]]:
+    """Return the ranks of a group that can share memory, host by host in order of their first; a collective call.
 
     `node` is this rank's host as the launcher numbers it. Ranks of one host that cannot share memory (containers,
     users) count as hosts of their own.
     """
-    mine = Identity.mine(dist.get_rank())
-    told = all_gather_text(json.dumps([node, mine.boot, mine.namespace, mine.user]))
+    mine = Identity.mine(group.rank)
+    texts = all_gather_text(json.dumps([node, mine.boot, mine.namespace, mine.user]), group)
     hosts: dict[str, list[int]] = {}
-    for rank, text in enumerate(told):
+    for rank, text in enumerate(texts):
         hosts.setdefault(text, []).append(rank)
     return list(hosts.values())
 
@@ -58,31 +59,33 @@ def carriers(ranks: Sequence[int], workers: int) -> dict[int, int]:
     return {**{rank: rank for rank in ranks}, **{owner: ranks[i % len(ranks)] for i, owner in enumerate(foreign)}}
 
 
-def host_arena(ranks: Sequence[int], nbytes: int) -> Arena:
-    """Return an arena for these ranks of the world, all on one host; only they call this.
+def host_arena(group: Group, ranks: Sequence[int], nbytes: int) -> Arena:
+    """Return an arena for these ranks of a group, all on one host; only they call this.
 
-    The group is not made by `dist.new_group`: there, an error on one host would leave the others waiting.
+    Its process group is not made by `dist.new_group`: there, an error on one host would leave the others waiting.
     """
-    store = PrefixStore(f"lockstep/host/{'-'.join(map(str, ranks))}", dist.distributed_c10d._get_default_store())
-    place = bootstrap.Member(
-        store=store,
-        rank=list(ranks).index(dist.get_rank()),
+    world_ranks = [group.ranks[rank] for rank in ranks]
+    named = ", ".join(map(str, world_ranks))
+    member = bootstrap.Member(
+        store=PrefixStore(f"lockstep/host/{named}", dist.distributed_c10d._get_default_store()),
+        rank=list(ranks).index(group.rank),
         size=len(ranks),
         timeout=default_pg_timeout,
-        what=f"shared memory for the ranks {', '.join(map(str, ranks))} of one host",
+        what=f"shared memory for the ranks {named} of one host",
     )
-    group = ShmGroup(place, list(ranks))
-    arena = Arena(group, nbytes)
-    weakref.finalize(arena, group.shutdown)
+    host_group = ShmGroup(member, world_ranks)
+    arena = Arena(host_group, nbytes)
+    weakref.finalize(arena, host_group.shutdown)
     return arena
 
 
 class ArenaPerHost(Exchange):
     """Workers that are processes of several hosts, which share memory within each."""
 
-    def __init__(self, arena: Arena, lanes: int, hosts: Sequence[Sequence[int]]) -> None:
-        super().__init__(lanes, dist.get_world_size(), dist.get_rank())
-        self.name = f"arena + {dist.get_backend()}"
+    def __init__(self, arena: Arena, lanes: int, group: Group, hosts: Sequence[Sequence[int]]) -> None:
+        super().__init__(lanes, group.size, group.rank)
+        self.name = f"arena + {group.backend}"
+        self._group = group.process_group
         self._arena = arena
         self._ranks = next(ranks for ranks in hosts if self.rank in ranks)
         self._first = [ranks[0] for ranks in hosts]
@@ -116,7 +119,7 @@ class ArenaPerHost(Exchange):
         ]
         return mine
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all ranks of the host; between hosts the messages themselves wait."""
         self._arena.barrier()
 
@@ -126,13 +129,13 @@ class ArenaPerHost(Exchange):
         inboxes, pending = self._inboxes[id(partials[0])], []
         for source, inbox in zip(self._sources, inboxes, strict=True):
             if source != self.rank:
-                pending += [dist.irecv(buffer, source) for buffer in inbox]
+                pending += [self._receive(buffer, source) for buffer in inbox]
         left = self._left[self._sources.index(self.rank)]
         for owner in (*self._carried, self.rank):  # the own slice last: it is added up while the others travel
             slices = [one[owner * length : (owner + 1) * length] for one in made]
             self._add_up(slices, self._local_plan)
             if owner != self.rank:
-                pending += [dist.isend(slices[position], owner) for position in left]
+                pending += [self._send(slices[position], owner) for position in left]
         _wait(pending)
         found = [
             [slices[position] for position in left] if source == self.rank else inbox
@@ -140,23 +143,23 @@ class ArenaPerHost(Exchange):
         ]
         return self._add_up([one for row in found for one in row], self._plan, weight)
 
-    def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
+    def whole_gradient(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Let the first rank of each host update: it gets all slices in its first partial."""
         flat = self._made[id(partials[0])][0]
         flat[self._slice(flat, self.rank)].copy_(reduced)  # nothing to copy where it was added up in place
         self._spread(flat)
-        self.meet()
+        self.barrier()
         return flat if self.rank == self._ranks[0] else None
 
-    def everyone(self, numbers: Tensor) -> Tensor:
+    def sum_disjoint(self, numbers: Tensor) -> Tensor:
         """Add up within each host, between their first ranks, and tell each host: exact in any order."""
         group = self._arena.group
         group.allreduce([numbers], _now(dist.AllreduceOptions()))
         if self.rank == self._ranks[0]:
             others = [rank for rank in self._first if rank != self.rank]
             inbox = [torch.empty_like(numbers) for _ in others]
-            pending = [dist.irecv(buffer, rank) for buffer, rank in zip(inbox, others, strict=True)]
-            _wait([*pending, *(dist.isend(numbers, rank) for rank in others)])
+            pending = [self._receive(buffer, rank) for buffer, rank in zip(inbox, others, strict=True)]
+            _wait([*pending, *(self._send(numbers, rank) for rank in others)])
             for buffer in inbox:
                 numbers += buffer
         options = _now(dist.BroadcastOptions())
@@ -164,23 +167,29 @@ class ArenaPerHost(Exchange):
         group.broadcast([numbers], options)
         return numbers
 
-    def start_weights(self, flat: Tensor) -> None:
+    def broadcast_weights(self, flat: Tensor) -> None:
         """Rank 0 wins: it sends its weights to the first rank of every other host."""
         if self.rank == 0:
-            _wait(dist.isend(flat, rank) for rank in self._first if rank != 0)
+            _wait(self._send(flat, rank) for rank in self._first if rank != 0)
         elif self.rank in self._first:
-            dist.recv(flat, 0)
-        self.meet()
+            _wait([self._receive(flat, 0)])
+        self.barrier()
 
-    def share_weights(self, flat: Tensor) -> None:
+    def gather_weights(self, flat: Tensor) -> None:
         """Do step 4; the meeting that follows lets the host see it."""
         self._spread(flat)
 
     def _spread(self, flat: Tensor) -> None:
         """Send the own slice of a host's buffer to the other hosts, and put theirs in place."""
-        pending = [dist.irecv(flat[self._slice(flat, owner)], owner) for owner in self._carried]
+        pending = [self._receive(flat[self._slice(flat, owner)], owner) for owner in self._carried]
         mine = flat[self._slice(flat, self.rank)]
-        _wait([*pending, *(dist.isend(mine, carrier) for carrier in self._sources if carrier != self.rank)])
+        _wait([*pending, *(self._send(mine, carrier) for carrier in self._sources if carrier != self.rank)])
+
+    def _send(self, tensor: Tensor, to: int) -> dist.Work | None:
+        return dist.isend(tensor, group=self._group, group_dst=to)
+
+    def _receive(self, tensor: Tensor, source: int) -> dist.Work | None:
+        return dist.irecv(tensor, group=self._group, group_src=source)
 
     def _slice(self, flat: Tensor, owner: int) -> slice:
         length = flat.numel() // self.workers

@@ -34,7 +34,7 @@ class InProcess(Exchange):
         """Return the same tensor to every thread; rank 0 makes it."""
         if self.rank == 0:
             self._common.weights.append(torch.zeros(numel, dtype=dtype, device=device))
-        self.meet()
+        self.barrier()
         self._weights += 1
         return self._common.weights[self._weights - 1]
 
@@ -46,7 +46,7 @@ class InProcess(Exchange):
         self._made += 1
         return made
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all threads."""
         if self.workers > 1:
             self._common.barrier.wait()
@@ -57,17 +57,17 @@ class InProcess(Exchange):
         every = [one for rank in range(self.workers) for one in self._common.partials[made, rank]]
         return self._add_up([one[part.start : part.stop] for one in every], self._plan, weight)
 
-    def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
+    def whole_gradient(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Let rank 0 update: the slices were added up in its first partial."""
-        self.meet()
+        self.barrier()
         return partials[0] if self.rank == 0 else None
 
-    def everyone(self, numbers: Tensor) -> Tensor:
+    def sum_disjoint(self, numbers: Tensor) -> Tensor:
         """Add up the threads' tables."""
         if self.workers == 1:
             return numbers
         self._common.numbers[self.rank] = numbers
-        self.meet()
+        self.barrier()
         total = torch.stack(self._common.numbers).sum(0)
-        self.meet()
+        self.barrier()
         return total

@@ -33,7 +33,7 @@ class SharedArena(Exchange):
         self._made[id(mine[0])] = [one for row in every for one in row]
         return mine
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all ranks of the host."""
         self._arena.barrier()
 
@@ -42,12 +42,12 @@ class SharedArena(Exchange):
         every = self._made[id(partials[0])]
         return self._add_up([one[part.start : part.stop] for one in every], self._plan, weight)
 
-    def whole(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
+    def whole_gradient(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Let rank 0 update: the slices were added up in its first partial."""
-        self.meet()
+        self.barrier()
         return partials[0] if self.rank == 0 else None
 
-    def everyone(self, numbers: Tensor) -> Tensor:
+    def sum_disjoint(self, numbers: Tensor) -> Tensor:
         """Add up through the backend: small messages take microseconds there."""
         dist.all_reduce(numbers, group=self._arena.group)
         return numbers

@@ -1,13 +1,15 @@
 """Where each tensor lies in a flat buffer: a pure function of shapes, the same on every rank.
 
     section (one dtype, one optimizer group)
-    | weight ......... | bias .. | weight ............. | bias .. | 0 0 0 |     each tensor starts a cache line
-    |<---- slice of worker 0 ---->|<---- slice of worker 1 ---->| ...           slices are equal, in whole blocks
+    | weight ......... | bias .. 0 0 | weight ............. | bias .. | 0 0 0 |    each tensor starts a cache line
+    |<---- slice of worker 0 ---->|<---- slice of worker 1 ---->| ...              slices are equal, in whole blocks
 
 [Note: blocks]
 A sum over a slice would depend on where slices end, and so on the number of workers. What must be summed over
-elements (the gradient's norm) is summed per block of BLOCK elements, counted from the section's start, and then over
-blocks in order. Slices end between blocks. The padding at the end is zeros, and adds nothing.
+elements (the gradient's norm) is summed per block of BLOCK elements, counted within each tensor, and then over all
+blocks exactly. So it depends neither on the slices nor on how the model is cut into stages. Slices end between blocks
+of the section; that they end between blocks of every tensor too, a tensor of a block or more starts a block of the
+section, and a smaller one lies within one. The gaps are zeros, and add nothing.
 """
 
 from __future__ import annotations
@@ -61,20 +63,21 @@ def lay_out(shapes: Sequence[tuple[int, ...]], keys: Sequence[Hashable], workers
         slots, end = [], 0
         for index, (shape, own) in enumerate(zip(shapes, keys, strict=True)):
             if own == key:
-                slot = Slot(index, end, tuple(shape))
+                slot = Slot(index, _start(end, math.prod(shape)), tuple(shape))
                 slots.append(slot)
-                end = -(-slot.stop // ALIGN) * ALIGN
+                end = slot.stop
         unit = workers * BLOCK
         sections.append(Section(key, tuple(slots), max(1, -(-end // unit)) * unit))
     return sections
 
 
-def windows(slots: Sequence[Slot], limit: int) -> list[tuple[Slot, ...]]:
-    """Cut a section's tensors into runs of at most `limit` elements; a larger tensor is a run by itself."""
-    runs: list[list[Slot]] = []
-    for slot in slots:
-        if runs and slot.stop - runs[-1][0].start <= limit:
-            runs[-1].append(slot)
-        else:
-            runs.append([slot])
-    return [tuple(run) for run in runs]
+def tensor_blocks(numel: int) -> int:
+    """Return how many blocks a tensor has, see [Note: blocks]."""
+    return -(-numel // BLOCK)
+
+
+def _start(end: int, numel: int) -> int:
+    """Return where a tensor starts after what ends at `end`, see [Note: blocks]."""
+    start = -(-end // ALIGN) * ALIGN
+    fits = start // BLOCK == (start + max(numel, 1) - 1) // BLOCK
+    return start if fits else -(-end // BLOCK) * BLOCK

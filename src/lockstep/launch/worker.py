@@ -79,6 +79,7 @@ def _join(spec: RunSpec, place: Place) -> World:
 def _agree_on_folder(spec: RunSpec, world: World, out: Path) -> Path:
     """Let rank 0 check the recipe and make the folder; what it refuses is everybody's error, not a hang."""
     from lockstep.comm.broadcast import broadcast_text
+    from lockstep.comm.group import Group
     from lockstep.errors import BadInput
     from lockstep.train.preflight import preflight
 
@@ -89,7 +90,7 @@ def _agree_on_folder(spec: RunSpec, world: World, out: Path) -> Path:
         except BadInput as error:
             refused = error
     text = "" if refused else str(out.absolute())
-    told = broadcast_text(text, world.device) if world.size > 1 else text
+    told = broadcast_text(text, Group.everyone(world.device))
     if not told:
         raise refused or BadInput("rank 0 refused this run; its message says why")
     folder = Path(told)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lockstep.comm.broadcast import all_gather_text
+from lockstep.comm.group import Group
 from lockstep.errors import BadInput
 from lockstep.nn.buckets import Parameter
 
@@ -44,9 +45,9 @@ def check_same_model(module: nn.Module, options: str, group: dist.ProcessGroup, 
         lines.append(f"parameter {name}: {list(p.shape)} {p.dtype}, strides {list(p.stride())}{grad}")
     lines += [f"buffer {name}: {list(b.shape)} {b.dtype}" for name, b in module.named_buffers()]
     short = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    if len(set(all_gather_text(short, str(device), group))) == 1:
+    if len(set(all_gather_text(short, Group.of(group, str(device))))) == 1:
         return
-    everyone = [json.loads(text) for text in all_gather_text(json.dumps(lines), str(device), group)]
+    everyone = [json.loads(text) for text in all_gather_text(json.dumps(lines), Group.of(group, str(device)))]
     raise BadInput(first_difference(everyone, torch.distributed.get_process_group_ranks(group)))
 
 

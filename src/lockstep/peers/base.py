@@ -22,15 +22,17 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.data.source import Source, count_samples, fetch, open_source
-from lockstep.digest import digest, training_state
 from lockstep.errors import NotFinite
 from lockstep.launch.parent_death import die_with_parent
 from lockstep.launch.worker import failed
+from lockstep.mesh import Mesh
 from lockstep.recipe import Loss
+from lockstep.state.hashes import state_digest
+from lockstep.state.holdings import model_holdings, plain_holdings
 from lockstep.strategies.base import How, StepStats, as_sum
 from lockstep.strategies.clock import Clock, NoClock
 from lockstep.train.evaluate import evaluate
-from lockstep.train.fingerprints import Pauses
+from lockstep.train.fingerprints import Fingerprints
 from lockstep.train.loop import evaluation_batch, header
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
@@ -80,7 +82,7 @@ class PeerRun:
 
     def __post_init__(self) -> None:
         self.records: Records | None = None
-        self._pauses: Pauses | None = None
+        self._pauses: Fingerprints | None = None
         self._total = self._weight = 0.0
         self._step = 0
 
@@ -115,10 +117,11 @@ class PeerRun:
             backend=dist.get_backend() if dist.is_initialized() else None,
             launcher=self.spec.launcher,
         )
+        self.mesh = Mesh.over(self.world)
         self.records = Records(self.folder, rank)
-        self.records.write({**header(self.world, self.plan), **asdict(self._how())})
+        self.records.write({**header(self.mesh, self.plan), **asdict(self._how())})
         self.log = StepLog(self.records, device, self.spec.measure)
-        self._pauses = Pauses(self.folder, self.world, self.plan.steps) if self.spec.measure else None
+        self._pauses = Fingerprints(self.folder, self.mesh.everyone, self.plan.steps) if self.spec.measure else None
         label = f"{self.recipe.name} {self.spec.strategy}, {size} worker{'s' if size > 1 else ''}"
         self._progress = Progress(self.plan.steps, label=label, shown=self.spec.progress and rank == 0)
 
@@ -126,8 +129,7 @@ class PeerRun:
         """Start the clock when all ranks are there."""
         assert self.records is not None
         self.records.step = 0
-        if self.world.size > 1:
-            dist.barrier()
+        self.mesh.everyone.barrier()
         self._progress.__enter__()
         self.started, self._began = time.time(), time.perf_counter()
         self._next_clock()
@@ -155,7 +157,7 @@ class PeerRun:
         self.log.write(stats, epoch=epoch, began=self.clock.began, total=total)
         self._progress.step(self._step + 1, mean)
         if self._pauses is not None:
-            self._pauses.after(self._step, model)
+            self._pauses.after(self._step, lambda: model_holdings(model) if self.world.rank == 0 else [])
         self._total = self._weight = 0.0
         self._step += 1
         self.records.step = self._step
@@ -163,8 +165,7 @@ class PeerRun:
 
     def finish(self, model: nn.Module, optimizer: Optimizer) -> None:
         """End the measured time, evaluate, and leave the result; the model and the optimizer are the plain ones."""
-        if self.world.size > 1:
-            dist.barrier()
+        self.mesh.everyone.barrier()
         paused = self._pauses.seconds if self._pauses else 0.0
         seconds = time.perf_counter() - self._began - paused
         self._progress.__exit__(None, None, None)
@@ -174,20 +175,20 @@ class PeerRun:
         metrics: dict[str, float] = {}
         if self.recipe.evaluate is not None:
             data, batch = self.recipe.eval_dataset(), evaluation_batch(self.recipe, self.plan)
-            metrics = evaluate(self.world, model, self.recipe.evaluate, data, batch=batch, collate=self.recipe.collate)
-        state = digest(training_state(model, optimizer))
+            metrics = evaluate(self.mesh, model, self.recipe.evaluate, data, batch=batch, collate=self.recipe.collate)
+        held = plain_holdings(model, optimizer) if self.world.rank == 0 else []
         ended = Ended(
             plan=self.plan,
             recipe=self.recipe,
             model=model,
-            digest=state,
+            digest=state_digest(self.mesh.everyone, held),
             metrics=metrics,
             started=self.started,
             seconds=seconds,
             paused=paused,
             how=self._how(),
         )
-        leave_result(self.folder, self.world, self.log, ended)
+        leave_result(self.folder, self.mesh, self.log, ended)
 
     def _how(self) -> How:
         if self.world.size == 1:

@@ -1,10 +1,10 @@
-"""The contract of a strategy: run one step's lanes on a world."""
+"""The contract of a strategy: run one step's lanes on a mesh, and say which part of the state it holds."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -12,19 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.data.loader import LaneBatch, to_device
-from lockstep.digest import training_state
 from lockstep.errors import BadInput, NotFinite
 from lockstep.lanes.rng import seed_lane
 from lockstep.recipe import Loss, LossFunction, OptimizerFactory, ScheduleFactory
-from lockstep.strategies.plain_state import Entry
+from lockstep.state.holdings import Holding, plain_holdings
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
     from lockstep.data.loader import Batch
+    from lockstep.mesh import Mesh
     from lockstep.strategies.clock import Clock, Span
-    from lockstep.world.place import World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +121,13 @@ class LaneLoss(NamedTuple):
 
 
 class Strategy(ABC):
-    """Trains one model on a world, a step at a time."""
+    """Trains one model on a mesh, a step at a time."""
 
     name: ClassVar[str]
     """As typed and as shown."""
 
-    def __init__(self, world: World, training: Training) -> None:
-        self.world = world
+    def __init__(self, mesh: Mesh, training: Training) -> None:
+        self.mesh, self.world = mesh, mesh.world
         self.training = training
 
     @property
@@ -149,18 +148,12 @@ class Strategy(ABC):
         """The plain model with its present weights, for evaluation and saving."""
         return self.training.model
 
-    def table(self) -> list[Entry]:
-        """Say what `stream` will yield on rank 0, in order; asks nobody."""
-        held = training_state(self.module, self.optimizer)
-        return [Entry(name, value.dtype, tuple(value.shape)) for name, value in held.items()]
+    def holdings(self) -> list[Holding]:
+        """Say for which part of the plain state this process answers, see [Note: one answer]; it asks nobody.
 
-    def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the whole training state under the plain model's names; all workers go through it together."""
-        yield from training_state(self.module, self.optimizer).items()
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the whole training state under the plain model's names, as the digest wants it."""
-        return dict(self.stream())
+        Where every rank has all of it, the first answers.
+        """
+        return plain_holdings(self.module, self.optimizer) if self.world.rank == 0 else []
 
     @abstractmethod
     def tuned(self) -> list[Tuned]:
@@ -171,7 +164,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def load(self, pieces: Iterable[tuple[str, Tensor]]) -> None:
-        """Take over a whole state, as `stream` yields it, whichever strategy it comes from; checked before."""
+        """Take over a whole state, tensor by tensor under the plain names, whichever strategy wrote it; checked before.
+
+        Every process gets every tensor, and keeps what it holds of it.
+        """
 
     def prepare_evaluation(self) -> None:  # noqa: B027 - most strategies have nothing to do here
         """Bring this rank's copy of the model to the state that all ranks evaluate."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.comm.arena import Arena
-from lockstep.comm.broadcast import all_gather_text, broadcast_tensors
+from lockstep.comm.broadcast import all_gather_text
 from lockstep.errors import BadInput
 from lockstep.exchange.base import Exchange
 from lockstep.exchange.collective import Collective
@@ -19,23 +18,25 @@ from lockstep.exchange.shared_arena import SharedArena
 from lockstep.strategies.base import How, StepStats, Strategy, Training, Tuned
 from lockstep.strategies.exact_step import ExactWorker, arena_bytes
 from lockstep.strategies.load_state import check_slices, load_workers, tuned
-from lockstep.strategies.plain_state import Entry, Held, named_state, optimizer_state, optimizer_state_dict, table
+from lockstep.strategies.worker_state import worker_holdings
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from lockstep.comm.group import Group
     from lockstep.data.loader import Batch
+    from lockstep.mesh import Mesh
+    from lockstep.state.holdings import Holding
     from lockstep.strategies.clock import Clock
-    from lockstep.world.place import World
 
 
 class Exact(Strategy):
     """One worker per process, over some exchange."""
 
-    def __init__(self, world: World, training: Training, exchange: Exchange) -> None:
-        super().__init__(world, training)
+    def __init__(self, mesh: Mesh, training: Training, exchange: Exchange) -> None:
+        super().__init__(mesh, training)
         self.exchange = exchange
-        self.worker = ExactWorker(training, exchange, world.device)
+        self.worker = ExactWorker(training, exchange, mesh.world.device)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -52,17 +53,9 @@ class Exact(Strategy):
         """Say which exchange was chosen, and how the optimizer runs."""
         return self.worker.how
 
-    def table(self) -> list[Entry]:
-        """Say what `stream` will yield on rank 0, in order."""
-        return table(self.worker)
-
-    def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the whole state on every rank, a window at a time."""
-        return named_state(self.worker, self._optimizer_state())
-
-    def optimizer_state_dict(self) -> dict[str, object]:
-        """Return the state of the plain optimizer; it loads there."""
-        return optimizer_state_dict(self.worker, self._optimizer_state())
+    def holdings(self) -> list[Holding]:
+        """Answer for this worker's slices."""
+        return worker_holdings(self.worker)
 
     def tuned(self) -> list[Tuned]:
         """Return the one optimizer of this worker."""
@@ -76,51 +69,40 @@ class Exact(Strategy):
         """Put a whole state into the flat weights, the buffers, and this worker's slices."""
         load_workers([self.worker], pieces)
 
-    def _optimizer_state(self) -> Iterator[Held]:
-        if self.worker.replicated and self.exchange.workers > 1 and self.exchange.shares_memory:
-            return self._state_of_the_first()
-        return optimizer_state([self.worker], self.exchange.everyone)
-
-    def _state_of_the_first(self) -> Iterator[Held]:
-        """Yield rank 0's state: with one copy of the weights it is the only one that updates whole tensors."""
-        mine = {f"{one.number}/{one.key}": one.value for one in optimizer_state([self.worker], self.exchange.everyone)}
-        for name, value in broadcast_tensors(mine).items():
-            index, _, key = name.partition("/")
-            yield Held(int(index), key, value)
-
 
 class DDP(Exact):
     """The arena where ranks share a host and memory, messages between hosts; elsewhere own weights and collectives."""
 
     name = "ddp"
 
-    def __init__(self, world: World, training: Training) -> None:
-        super().__init__(world, training, _exchange(world, training))
+    def __init__(self, mesh: Mesh, training: Training) -> None:
+        super().__init__(mesh, training, choose_exchange(mesh, training))
 
 
-def _exchange(world: World, training: Training) -> Exchange:
-    if world.size == 1:
+def choose_exchange(mesh: Mesh, training: Training) -> Exchange:
+    """Return how the replicas of this rank's stage exchange sums; all of them call this together."""
+    group, world = mesh.across_replicas, mesh.world
+    if group.process_group is None:
         return InProcess(training.units)
     if world.backend == "shm" and world.nodes == 1:
-        everyone = dist.distributed_c10d._get_default_group()
-        return SharedArena(Arena(everyone, arena_bytes(training, world.size)), training.units)
+        return SharedArena(Arena(group.process_group, arena_bytes(training, group.size)), training.units)
     if world.nodes > 1 and world.device == "cpu":
-        return _over_hosts(world, training)
-    return Collective(training.units)
+        return _over_hosts(group, world.node, training)
+    return Collective(training.units, group)
 
 
-def _over_hosts(world: World, training: Training) -> Exchange:
+def _over_hosts(group: Group, node: int, training: Training) -> Exchange:
     """Choose an arena per host where a host has several ranks; if one host refuses it, collectives on all, and why."""
-    hosts = ranks_by_host(world.node)
-    if len(hosts) == world.size:
-        return Collective(training.units)
-    mine = next(ranks for ranks in hosts if world.rank in ranks)
+    hosts = ranks_by_host(group, node)
+    if len(hosts) == group.size:
+        return Collective(training.units, group)
+    mine = next(ranks for ranks in hosts if group.rank in ranks)
     arena, refused = None, ""
     try:
-        arena = host_arena(mine, arena_bytes(training, world.size, mine))
+        arena = host_arena(group, mine, arena_bytes(training, group.size, mine))
     except BadInput as error:
         refused = f"no arena: {error}"
-    reasons = [text for text in all_gather_text(refused) if text]
+    reasons = [text for text in all_gather_text(refused, group) if text]
     if arena is None or reasons:
-        return Collective(training.units, reasons[0])
-    return ArenaPerHost(arena, training.units, hosts)
+        return Collective(training.units, group, reasons[0])
+    return ArenaPerHost(arena, training.units, group, hosts)

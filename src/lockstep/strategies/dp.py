@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from threading import BrokenBarrierError
@@ -20,14 +20,15 @@ from lockstep.lanes.rng import lane_seed
 from lockstep.strategies.base import How, LaneLoss, StepStats, Strategy, Training, Tuned
 from lockstep.strategies.exact_step import ExactWorker
 from lockstep.strategies.load_state import check_slices, load_workers, tuned
-from lockstep.strategies.plain_state import Entry, named_state, optimizer_state, optimizer_state_dict, table
+from lockstep.strategies.worker_state import worker_holdings
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from lockstep.data.loader import Batch
+    from lockstep.mesh import Mesh
+    from lockstep.state.holdings import Holding
     from lockstep.strategies.clock import Clock
-    from lockstep.world.place import World
 
 Result = TypeVar("Result")
 
@@ -37,12 +38,13 @@ class DP(Strategy):
 
     name = "dp"
 
-    def __init__(self, world: World, training: Training) -> None:
+    def __init__(self, mesh: Mesh, training: Training) -> None:
+        world = mesh.world
         if world.size != 1:
             raise BadInput(f"strategy dp is one process with threads, and this world has {world.size}: use ddp")
         if world.device != "cpu":
             raise BadInput("strategy dp runs its threads on the CPU; for accelerators use ddp or torch-dp")
-        super().__init__(world, training)
+        super().__init__(mesh, training)
         self._common = InProcess.Common(training.workers)
         self._threads = ThreadPoolExecutor(training.workers, "lockstep dp")
         copies = [training.model, *(copy.deepcopy(training.model) for _ in range(1, training.workers))]
@@ -72,17 +74,9 @@ class DP(Strategy):
         """Say how the optimizer runs; the threads share everything."""
         return self.workers[0].how
 
-    def table(self) -> list[Entry]:
-        """Say what `stream` will yield, in order."""
-        return table(self.workers[0])
-
-    def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the whole state."""
-        return named_state(self.workers[0], optimizer_state(self.workers, lambda bits: bits))
-
-    def optimizer_state_dict(self) -> dict[str, object]:
-        """Return the state of the plain optimizer; it loads there."""
-        return optimizer_state_dict(self.workers[0], optimizer_state(self.workers, lambda bits: bits))
+    def holdings(self) -> list[Holding]:
+        """Answer for every thread's slices."""
+        return [holding for worker in self.workers for holding in worker_holdings(worker)]
 
     def tuned(self) -> list[Tuned]:
         """Return every thread's optimizer."""

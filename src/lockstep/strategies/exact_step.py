@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.exchange.base import Exchange
-from lockstep.lanes.flat_layout import BLOCK
+from lockstep.lanes.flat_layout import BLOCK, tensor_blocks
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Fold, folding, running
 from lockstep.nn.convert import without_samples
@@ -45,7 +46,7 @@ def arena_bytes(training: Training, workers: int, here: Sequence[int] | None = N
     copies = 1 + sum(len(held[rank]) for rank in (range(workers) if here is None else here))
     tensors = [*training.model.parameters(), *training.model.buffers()]
     # Every tensor could have a section of its own: a generous bound, of which only what is used is ever touched.
-    room = sum(tensor.numel() * tensor.element_size() + 8 * BLOCK * workers + PAGE for tensor in tensors)
+    room = sum(tensor.numel() * tensor.element_size() + 8 * BLOCK * (workers + 1) + PAGE for tensor in tensors)
     return copies * room
 
 
@@ -61,11 +62,11 @@ class ExactWorker:
         """An optimizer that looks at whole tensors runs on whole tensors, once for each copy of the weights."""
         self.how = How(exchange=exchange.name, optimizer=f"replicated: {why}" if why else "on slices")
         self.flat = FlatModel(training.model, sliced.group_keys(self.optimizer, trained), exchange.workers)
-        self._weights = [exchange.weights(s.numel, s.key[1], device) for s in self.flat.sections]  # type: ignore[index]
-        self.flat.attach(self._weights, fill=exchange.rank == 0 or not exchange.shares_memory)
-        for flat in self._weights:
-            exchange.start_weights(flat)
-        self._parts = [s.part(exchange.workers, exchange.rank) for s in self.flat.sections]
+        self.weights = [exchange.weights(s.numel, s.key[1], device) for s in self.flat.sections]  # type: ignore[index]
+        self.flat.attach(self.weights, fill=exchange.rank == 0 or not exchange.shares_memory)
+        for flat in self.weights:
+            exchange.broadcast_weights(flat)
+        self.parts = [s.part(exchange.workers, exchange.rank) for s in self.flat.sections]
         self._partials = [exchange.partials(s.numel, s.key[1], device) for s in self.flat.sections]  # type: ignore[index]
         buffers = self.flat.buffers
         self._buffer_means = [exchange.weights(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
@@ -86,7 +87,7 @@ class ExactWorker:
         self.chunks: list[sliced.Chunk] = []
         if not self.replicated:
             groups = [s.key[0] for s in self.flat.sections]  # type: ignore[index]
-            self.chunks = sliced.slice_optimizer(self.optimizer, groups, self._weights, self._parts)
+            self.chunks = sliced.slice_optimizer(self.optimizer, groups, self.weights, self.parts)
         self.schedule = training.schedule(self.optimizer) if training.schedule else None
         # One worker has nobody to exchange with: adding up its lanes and dividing belongs to its gradients.
         self._waiting, self._exchanging = ("wait", "exchange") if exchange.workers > 1 else ("backward", "backward")
@@ -120,7 +121,7 @@ class ExactWorker:
         clock.lap("optimizer")
         self._share(int((table[:, 1] > 0).sum()))
         clock.lap(self._exchanging)
-        self.exchange.meet()
+        self.exchange.barrier()
         clock.lap(self._waiting)
         self.flat.buffers.finish(self._buffer_means, others)
         clock.lap("optimizer")
@@ -174,25 +175,28 @@ class ExactWorker:
     def _tell(self, table: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """Step 2: each lane's numbers come from its owner, the integer buffers from the owner of lane 0."""
         mine = others if self.exchange.rank == 0 else torch.zeros_like(others)
-        both = self.exchange.everyone(torch.cat([table.flatten(), mine]).to(self.device)).cpu()
+        both = self.exchange.sum_disjoint(torch.cat([table.flatten(), mine]).to(self.device)).cpu()
         return both[: table.numel()].view_as(table), both[table.numel() :]
 
     def _reduce(self, weight: float) -> list[Tensor]:
         """Step 3: this worker's slices of the gradient."""
-        both = zip(self._partials, self._parts, strict=True)
+        both = zip(self._partials, self.parts, strict=True)
         return [self.exchange.mean(partials, part, weight) for partials, part in both]
 
     def _clip(self, reduced: list[Tensor], limit: float) -> None:
         """Scale the gradient so that its norm is at most `limit`; the norm is summed by blocks, see [Note: blocks]."""
-        count = sum(s.numel for s in self.flat.sections) // BLOCK
-        squares, place = torch.zeros(count, dtype=torch.float64), 0
-        for section, part, gradient in zip(self.flat.sections, self._parts, reduced, strict=True):
-            first = place + part.start // BLOCK
-            rows = gradient.view(-1, BLOCK)
-            squares[first : first + len(rows)] = torch.linalg.vector_norm(rows, dim=1).double().square().cpu()
-            place += section.numel // BLOCK
-        # fsum is exact, so the padding, whose length depends on the number of workers, changes nothing
-        norm = math.sqrt(math.fsum(self.exchange.everyone(squares.to(self.device)).tolist()))
+        counts = [tensor_blocks(p.numel()) for p in self.flat.parameters]
+        firsts = [0, *itertools.accumulate(counts)]
+        squares = torch.zeros(firsts[-1], dtype=torch.float64)
+        for section, part, gradient in zip(self.flat.sections, self.parts, reduced, strict=True):
+            for slot in section.slots:
+                low, high = max(slot.start, part.start), min(slot.stop, part.stop)
+                if low < high:
+                    norms = block_norms(gradient[low - part.start : high - part.start])
+                    first = firsts[slot.index] + (low - slot.start) // BLOCK
+                    squares[first : first + len(norms)] = norms.double().square().cpu()
+        # fsum is exact, so it does not matter who summed which block
+        norm = math.sqrt(math.fsum(self.exchange.sum_disjoint(squares.to(self.device)).tolist()))
         if norm > limit:
             for gradient in reduced:
                 gradient.mul_(limit / (norm + 1e-6))
@@ -202,7 +206,7 @@ class ExactWorker:
         if self.replicated:
             self._update_whole(reduced, clock)
         else:
-            for section, (part, gradient) in enumerate(zip(self._parts, reduced, strict=True)):
+            for section, (part, gradient) in enumerate(zip(self.parts, reduced, strict=True)):
                 sliced.hand_over(self.chunks, section, part, gradient)
             self.optimizer.step()
             for chunk in self.chunks:
@@ -215,14 +219,14 @@ class ExactWorker:
         for partials, part, mean in zip(self._buffer_partials, self._buffer_parts, self._buffer_means, strict=True):
             mean[part.start : part.stop] = self.exchange.mean(partials, part, lanes)
         if not self.replicated:
-            for flat in self._weights:
-                self.exchange.share_weights(flat)
+            for flat in self.weights:
+                self.exchange.gather_weights(flat)
         for mean in self._buffer_means:
-            self.exchange.share_weights(mean)
+            self.exchange.gather_weights(mean)
 
     def _update_whole(self, reduced: list[Tensor], clock: Clock) -> None:
         """Update whole tensors: an optimizer with a norm per tensor cannot work on slices."""
-        flats = [self.exchange.whole(p, r) for p, r in zip(self._partials, reduced, strict=True)]
+        flats = [self.exchange.whole_gradient(p, r) for p, r in zip(self._partials, reduced, strict=True)]
         clock.lap(self._exchanging)
         whole = [flat for flat in flats if flat is not None]
         if not whole:
@@ -235,3 +239,12 @@ class ExactWorker:
 
     def _index(self, parameter: nn.Parameter) -> int:
         return next(i for i, own in enumerate(self.flat.parameters) if own is parameter)
+
+
+def block_norms(gradient: Tensor) -> Tensor:
+    """Return the norm of each block of a tensor's gradient, or of a run of its blocks."""
+    full = gradient.numel() // BLOCK * BLOCK
+    norms: Tensor = torch.linalg.vector_norm(gradient[:full].view(-1, BLOCK), dim=1)
+    if full == gradient.numel():
+        return norms
+    return torch.cat([norms, torch.linalg.vector_norm(gradient[full:]).view(1)])

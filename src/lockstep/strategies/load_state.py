@@ -1,4 +1,4 @@
-"""The reverse of `plain_state`: a whole training state goes into flat weights, buffers and slices, whoever wrote it.
+"""The reverse of `worker_state`: a whole training state goes into flat weights, buffers and slices, whoever wrote it.
 
 Every worker puts the same bytes into what it sees. Where weights are shared they are written once per worker, always
 with the same values, so nobody needs to know who shares what with whom.

@@ -10,7 +10,7 @@ from lockstep.strategies.base import Training
 from lockstep.strategies.ddp import Exact
 
 if TYPE_CHECKING:
-    from lockstep.world.place import World
+    from lockstep.mesh import Mesh
 
 
 class Single(Exact):
@@ -18,8 +18,8 @@ class Single(Exact):
 
     name = "single"
 
-    def __init__(self, world: World, training: Training) -> None:
-        if world.size != 1 or training.workers != 1:
-            count = max(world.size, training.workers)
+    def __init__(self, mesh: Mesh, training: Training) -> None:
+        if mesh.world.size != 1 or training.workers != 1:
+            count = max(mesh.world.size, training.workers)
             raise BadInput(f"strategy single trains on one worker, and there are {count}: use --workers 1")
-        super().__init__(world, training, InProcess(training.units))
+        super().__init__(mesh, training, InProcess(training.units))

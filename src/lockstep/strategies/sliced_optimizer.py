@@ -108,13 +108,9 @@ def state_names(optimizer: Optimizer, chunks: Sequence[Chunk]) -> dict[int, dict
     return found
 
 
-def copy_state(optimizer: Optimizer, chunks: Sequence[Chunk], section: int, key: str, flat: Tensor, first: int) -> None:
-    """Copy this worker's part of one state tensor into a flat tensor that begins at element `first` of the section."""
-    for chunk in chunks:
-        start, stop = max(chunk.start, first), min(chunk.stop, first + flat.numel())
-        if chunk.section == section and start < stop:
-            held = optimizer.state[chunk.weight][key]
-            flat[start - first : stop - first].copy_(held[start - chunk.start : stop - chunk.start])
+def state_runs(optimizer: Optimizer, chunks: Sequence[Chunk], section: int, key: str) -> list[tuple[int, Tensor]]:
+    """Return this worker's part of one state tensor of a section: flat tensors with their positions in it."""
+    return [(c.start, optimizer.state[c.weight][key].flatten()) for c in chunks if c.section == section]
 
 
 def put_state(chunk: Chunk, first: int, flat: Tensor, held: Tensor) -> None:
@@ -122,12 +118,6 @@ def put_state(chunk: Chunk, first: int, flat: Tensor, held: Tensor) -> None:
     start, stop = max(chunk.start, first), min(chunk.stop, first + flat.numel())
     if start < stop:
         held[start - chunk.start : stop - chunk.start].copy_(flat[start - first : stop - first])
-
-
-def state_dtype(optimizer: Optimizer, chunks: Sequence[Chunk], section: int, key: str) -> torch.dtype:
-    """Return the dtype of one state tensor."""
-    found: torch.dtype = next(optimizer.state[c.weight][key].dtype for c in chunks if c.section == section)
-    return found
 
 
 def scalar_state(optimizer: Optimizer, chunks: Sequence[Chunk], section: int, key: str) -> Tensor:

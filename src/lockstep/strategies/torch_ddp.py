@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from lockstep.data.loader import Batch, LaneBatch
+    from lockstep.mesh import Mesh
     from lockstep.strategies.clock import Clock
-    from lockstep.world.place import World
 
 
 def best_settings() -> dict[str, Any]:
@@ -49,10 +49,11 @@ class TorchDDP(Strategy):
 
     name = "torch-ddp"
 
-    def __init__(self, world: World, training: Training) -> None:
+    def __init__(self, mesh: Mesh, training: Training) -> None:
+        world = mesh.world
         if world.size < 2:
             raise BadInput("strategy torch-ddp needs at least 2 workers: use --workers 2, or strategy single")
-        super().__init__(world, training)
+        super().__init__(mesh, training)
         on_cpu = world.device == "cpu"
         self._ddp = DistributedDataParallel(
             training.model,
@@ -83,11 +84,11 @@ class TorchDDP(Strategy):
                 loss = self._forward(lane, batch.step)
                 clock.lap("forward")
                 total, weight, by_samples = total + loss.value, weight + loss.weight, loss.by_samples
-                backward(loss.total * (self.world.size / batch.samples) if by_samples else loss.total)
+                backward(loss.total * (self.mesh.replicas / batch.samples) if by_samples else loss.total)
                 clock.lap("backward")
         self._timer.book(clock)
         if not by_samples:
-            scale_gradients(self.module, self.world.size / self._global(weight))
+            scale_gradients(self.module, self.mesh.replicas / self._global(weight))
             clock.lap("exchange")
         if self.training.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.training.clip)

@@ -1,12 +1,12 @@
 """Saving and loading a trainer: the plain state, whichever strategy runs, through rank 0.
 
-save    1 rank 0 writes the header; nothing has to be gathered to know what will follow
-2 all ranks go through the state, a window at a time, and rank 0 writes each as it comes
-3 rank 0 puts the file in place and tells how that went; nobody trains on before
+save    1  all ranks agree on what the state consists of and who holds what of it; rank 0 writes the header
+2  its holders send it, a window at a time, and rank 0 writes each as it comes
+3  rank 0 puts the file in place and says how that went; nobody trains on before
 
-load    1 rank 0 checks the file and tells the header, or why not
-2 all ranks check it against what they have; nothing is changed yet
-3 rank 0 reads tensor by tensor, and every rank takes what it keeps of each
+load    1  rank 0 checks the file and broadcasts the header, or why not
+2  all ranks check it against what they have; nothing is changed yet
+3  rank 0 reads tensor by tensor, and every rank takes what it keeps of each
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from torch import Tensor
 
 from lockstep.comm.broadcast import broadcast_tensor, broadcast_text
 from lockstep.errors import BadInput, LockstepError
+from lockstep.state.stream import stream
+from lockstep.state.table import StateTable, agree, dtype_name
 from lockstep.train.checkpoint_file import Draft, Place, Saved, lay_out
 from lockstep.train.checkpoint_header import Arithmetic, Header, Writer, differences, read_header, refuse_other
 from lockstep.train.optimizer_settings import apply_settings, check_settings, settings_of
@@ -36,28 +38,29 @@ if TYPE_CHECKING:
 
 def save(trainer: Trainer, path: Path, arithmetic: Arithmetic) -> None:
     """Write a checkpoint, whole or not at all; all workers call this together, and return when it is in place."""
-    strategy, world = trainer.strategy, trainer.world
+    group, holdings = trainer.mesh.everyone, trainer.strategy.holdings()
+    table = agree(group, holdings)
     draft: Draft | None = None
     refused: LockstepError | None = None
     try:
-        if world.rank == 0:
+        if group.rank == 0:
             try:
-                draft = _begin(trainer, path, arithmetic)
+                draft = _begin(trainer, path, arithmetic, table)
             except LockstepError as error:
                 refused = error
-        for name, tensor in strategy.stream():  # to its end even after a failure: the others are in it too
+        for entry, window in stream(
+            group, table, holdings
+        ):  # to its end even after a failure: the others are in it too
             if draft is not None and refused is None:
-                refused = _tried(partial(draft.add, name, as_bytes(tensor)))
+                refused = _tried(partial(draft.add, entry.name, as_bytes(window)))
         if draft is not None and refused is None:
             refused = _tried(draft.finish)
     finally:
         if draft is not None:
             draft.drop()
-    told = str(refused or "")
-    if world.size > 1:
-        told = broadcast_text(told, world.device)
-    if told:
-        raise refused or CannotWrite(told)
+    reason = broadcast_text(str(refused or ""), group)
+    if reason:
+        raise refused or CannotWrite(reason)
 
 
 def load(trainer: Trainer, open_file: Callable[[], Saved], arithmetic: Arithmetic) -> tuple[Header, list[str]]:
@@ -98,7 +101,7 @@ def as_bytes(tensor: Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
-def _begin(trainer: Trainer, path: Path, arithmetic: Arithmetic) -> Draft:
+def _begin(trainer: Trainer, path: Path, arithmetic: Arithmetic, table: StateTable) -> Draft:
     header = Header(
         step=trainer.steps,
         epoch=trainer.epoch,
@@ -107,8 +110,8 @@ def _begin(trainer: Trainer, path: Path, arithmetic: Arithmetic) -> Draft:
         writer=writer_of(trainer),
         settings=settings_of(trainer.strategy.tuned()[0]),
     )
-    table = [(e.name, str(e.dtype).removeprefix("torch."), e.shape) for e in trainer.strategy.table()]
-    return Draft(path, header.as_json(), lay_out(table))
+    entries = [(entry.name, dtype_name(entry.dtype), entry.shape) for entry in table.entries]
+    return Draft(path, header.as_json(), lay_out(entries))
 
 
 def _tried(work: Callable[[], None]) -> CannotWrite | None:
@@ -121,9 +124,9 @@ def _tried(work: Callable[[], None]) -> CannotWrite | None:
 
 def _agree(trainer: Trainer, open_file: Callable[[], Saved]) -> tuple[Saved | None, str, Header, list[Place]]:
     """Step 1: every rank gets the header, or raises what rank 0 found wrong."""
-    world = trainer.world
+    group = trainer.mesh.everyone
     saved, text = None, ""
-    if world.rank == 0:
+    if group.rank == 0:
         try:
             saved = open_file()
         except BadInput as error:
@@ -131,11 +134,11 @@ def _agree(trainer: Trainer, open_file: Callable[[], Saved]) -> tuple[Saved | No
         else:
             table = [[place.name, place.dtype, place.shape, place.start] for place in saved.places]
             text = json.dumps({"where": str(saved.path), "header": saved.header, "places": table})
-    told = json.loads(broadcast_text(text, world.device) if world.size > 1 else text)
-    if "refused" in told:
-        raise BadInput(told["refused"])
-    places = [Place(name, dtype, tuple(shape), start) for name, dtype, shape, start in told["places"]]
-    return saved, told["where"], read_header(told["header"], told["where"]), places
+    offered = json.loads(broadcast_text(text, group))
+    if "refused" in offered:
+        raise BadInput(offered["refused"])
+    places = [Place(name, dtype, tuple(shape), start) for name, dtype, shape, start in offered["places"]]
+    return saved, offered["where"], read_header(offered["header"], offered["where"]), places
 
 
 def _check_tensors(trainer: Trainer, places: list[Place], where: str) -> None:
@@ -145,7 +148,7 @@ def _check_tensors(trainer: Trainer, places: list[Place], where: str) -> None:
     here |= {f"buffer/{name}": b for name, b in model.named_buffers()}
     mine = {name: f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for name, t in here.items()}
     theirs = {p.name: f"{p.dtype} {p.shape}" for p in places if not p.name.startswith("optimizer/")}
-    for name in (*theirs, *mine):
+    for name in (*(name for name in mine if name in theirs), *theirs, *mine):  # as the model has them, then the rest
         if theirs.get(name) != mine.get(name):
             shown = name.replace("/", " ", 1)
             raise BadInput(
@@ -170,6 +173,4 @@ def _pieces(trainer: Trainer, saved: Saved | None, places: list[Place]) -> Itera
         value = torch.empty(place.shape, dtype=dtype)
         if saved is not None and value.numel():
             value = torch.frombuffer(saved.read(place), dtype=dtype).reshape(place.shape)
-        if trainer.world.size > 1:
-            value = broadcast_tensor(value, trainer.world.device)
-        yield place.name, value
+        yield place.name, broadcast_tensor(value, trainer.mesh.everyone)

@@ -93,7 +93,7 @@ class Draft:
         self.path = path
         self._draft = path.with_name(f".{path.name}.draft")
         self._places = list(places)
-        self._next = 0
+        self._next = self._begun = 0
         table = [[place.name, place.dtype, list(place.shape), place.start] for place in places]
         text = json.dumps({**header, "tensors": table}, separators=(",", ":"), allow_nan=False).encode()
         text += b" " * (_up(PREFIX.size + len(text)) - PREFIX.size - len(text))
@@ -110,16 +110,24 @@ class Draft:
             raise
 
     def add(self, name: str, data: memoryview | bytes) -> None:
-        """Append the next tensor's bytes; they come in the order of the places."""
+        """Append bytes of the next tensor; tensors come in the order of the places, each in one piece or several."""
+        if not len(data):
+            return
+        self._skip_empty()
         place = self._places[self._next]
-        if place.name != name or place.nbytes != len(data):
-            raise ValueError(f"{name} of {len(data)} bytes, and the header says {place.name} of {place.nbytes}")
-        self._next += 1
+        if place.name != name or self._begun + len(data) > place.nbytes:
+            raise ValueError(
+                f"{len(data)} bytes of {name}, and the header expects {place.nbytes - self._begun} of {place.name}"
+            )
         self._write(data)
-        self._write(bytes(_up(len(data)) - len(data)))
+        self._begun += len(data)
+        if self._begun == place.nbytes:
+            self._write(bytes(_up(place.nbytes) - place.nbytes))
+            self._next, self._begun = self._next + 1, 0
 
     def finish(self) -> None:
         """Put the file in place, see steps 2 to 4 above."""
+        self._skip_empty()
         if self._next != len(self._places):
             raise ValueError(f"{len(self._places) - self._next} tensors are missing")
         self._write(self._hash.digest())
@@ -129,6 +137,11 @@ class Draft:
             self._file = -1
             self._draft.replace(self.path)
             sync_folder(self.path.parent)
+
+    def _skip_empty(self) -> None:
+        """Go past tensors without elements: nothing comes for them."""
+        while self._next < len(self._places) and not self._places[self._next].nbytes:
+            self._next += 1
 
     def drop(self) -> None:
         """Take the draft away; safe to call twice, and after `finish`."""

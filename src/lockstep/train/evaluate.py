@@ -15,11 +15,11 @@ from lockstep.lanes.schedule import owned_lanes
 from lockstep.recipe import Loss, Metrics
 
 if TYPE_CHECKING:
-    from lockstep.world.place import World
+    from lockstep.mesh import Mesh
 
 
 def evaluate(
-    world: World,
+    mesh: Mesh,
     model: nn.Module,
     metrics: Metrics,
     dataset: Any,
@@ -29,8 +29,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the weighted mean of each metric over the dataset.
 
-    The data is cut into chunks of `batch` samples; a worker takes a contiguous run of chunks. Each chunk's
-    sums have their own place in one table, so adding the workers' tables adds only zeros to them, and the
+    The data is cut into chunks of `batch` samples; a replica takes a contiguous run of chunks. Each chunk's
+    sums have their own place in one table, so adding the replicas' tables adds only zeros to them, and the
     final sum runs over chunks in order, whoever computed them.
     """
     source = open_source(dataset, collate)
@@ -39,25 +39,27 @@ def evaluate(
     if samples == 0:
         raise BadInput("the evaluation data is empty")
     chunks = -(-samples // batch)
+    mine = owned_lanes(chunks, mesh.replicas, mesh.replica)
     table: Tensor | None = None
     names: list[str] = []
     mode = model.training
     model.eval()
     with torch.no_grad():
-        for chunk in owned_lanes(chunks, world.size, world.rank) or range(1):
+        for chunk in mine or range(1):
             part = list(range(chunk * batch, min(samples, (chunk + 1) * batch)))
-            found = metrics(model, to_device(fetch(dataset, part, collate), world.device))
-            names = list(found)
+            values = metrics(model, to_device(fetch(dataset, part, collate), mesh.world.device))
+            names = list(values)
             if table is None:
                 table = torch.zeros(chunks, len(names), 2, dtype=torch.float64)
-            if chunk in owned_lanes(chunks, world.size, world.rank):
-                for column, value in enumerate(found.values()):
+            if chunk in mine:
+                for column, value in enumerate(values.values()):
                     table[chunk, column] = torch.tensor(_sum(value, len(part)), dtype=torch.float64)
     model.train(mode)
     assert table is not None
-    if world.size > 1:
-        shared = table.to(world.device)
-        dist.all_reduce(shared)
+    group = mesh.across_replicas
+    if group.size > 1:
+        shared = table.to(group.device)
+        dist.all_reduce(shared, group=group.process_group)
         table = shared.cpu()
     totals = [sum(column) for column in table.flatten(1).T.tolist()]
     return {name: totals[2 * i] / totals[2 * i + 1] for i, name in enumerate(names)}

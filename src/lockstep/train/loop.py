@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-
 from lockstep.data.source import count_samples
 from lockstep.errors import NotFinite
-from lockstep.train.fingerprints import Pauses
+from lockstep.train.fingerprints import Fingerprints
 from lockstep.train.keeper import Keeper, go_on
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep.data.loader import Batch
+    from lockstep.mesh import Mesh
     from lockstep.recipe import Plan, Recipe
     from lockstep.train.spec import RunSpec
     from lockstep.world.place import World
@@ -63,16 +62,16 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         exact=spec.exact,
         measure=spec.measure,
     )
-    records.write({**header(world, plan), **asdict(trainer.strategy.how())})
+    records.write({**header(trainer.mesh, plan), **asdict(trainer.strategy.how())})
     resumed = go_on(trainer, folder, recipe.name) if spec.resume else []
     first = trainer.steps
-    _wait_for_all(world)
+    trainer.mesh.everyone.barrier()
     log = StepLog(records, world.device, spec.measure)
     started = time.time()
     label = f"{recipe.name} {spec.strategy}, {world.size} worker{'s' if world.size > 1 else ''}"
     with Progress(plan.steps, label=label, shown=spec.progress and world.rank == 0) as progress:
         source = _all_batches(trainer, recipe, dataset, plan)
-        pauses = Pauses(folder, world, plan.steps) if spec.measure else None
+        pauses = Fingerprints(folder, trainer.mesh.everyone, plan.steps) if spec.measure else None
         keeper = Keeper(folder, recipe.name, spec.checkpoint_every, plan.steps, records)
         seconds = run_steps(trainer, source, log, progress, pauses, keeper)
     metrics = _evaluate(trainer, recipe, plan)
@@ -92,7 +91,7 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         checkpoint_seconds=keeper.seconds,
         resumed=resumed,
     )
-    leave_result(folder, world, log, ended)
+    leave_result(folder, trainer.mesh, log, ended)
 
 
 def run_steps(
@@ -100,7 +99,7 @@ def run_steps(
     source: Iterator[Batch],
     log: StepLog,
     progress: Progress,
-    pauses: Pauses | None,
+    pauses: Fingerprints | None,
     keeper: Keeper | None = None,
 ) -> float:
     """Do every step and note it; return the seconds of all of them, without the pauses and the checkpoints."""
@@ -116,19 +115,22 @@ def run_steps(
         log.write(stats, epoch=batch.epoch, began=at, total=time.perf_counter() - before)
         progress.step(stats.step + 1, stats.loss)
         if pauses is not None:
-            pauses.after(stats.step, trainer.model)
+            pauses.after(stats.step, trainer.strategy.holdings)
         if keeper is not None:
             keeper.after(trainer)
         at, before = time.time(), time.perf_counter()
-    _wait_for_all(trainer.world)
+    trainer.mesh.everyone.barrier()
     return time.perf_counter() - began - sum(each.seconds for each in (pauses, keeper) if each)
 
 
-def header(world: World, plan: Plan) -> dict[str, Any]:
+def header(mesh: Mesh, plan: Plan) -> dict[str, Any]:
     """Return the first line of a rank's records."""
+    world = mesh.world
     return {
         "rank": world.rank,
         "size": world.size,
+        "replica": mesh.replica,
+        "stage": mesh.stage,
         "host": world.host,
         "pid": os.getpid(),
         "device": world.device,
@@ -159,8 +161,3 @@ def _evaluate(trainer: Trainer, recipe: Recipe, plan: Plan) -> dict[str, float]:
 def evaluation_batch(recipe: Recipe, plan: Plan) -> int:
     """Return how many samples are evaluated at a time: as many as a lane has."""
     return max(1, recipe.global_batch // plan.lanes)
-
-
-def _wait_for_all(world: World) -> None:
-    if world.size > 1:
-        dist.barrier()

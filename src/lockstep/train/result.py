@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from lockstep.comm.group import Group
+    from lockstep.mesh import Mesh
     from lockstep.recipe import Plan, Recipe
     from lockstep.world.place import World
 
 HOST_BYTES = 64
+FIXED = 4
+"""Numbers before the host's name: peak memory, wait, replica, stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +72,21 @@ class Ended:
         return epochs * self.plan.samples + min(rest * self.recipe.global_batch, self.plan.samples)
 
 
-def leave_result(folder: Path, world: World, log: StepLog, ended: Ended) -> None:
+def leave_result(folder: Path, mesh: Mesh, log: StepLog, ended: Ended) -> None:
     """Write this rank's end line and gather every rank's figures; rank 0 writes result.json.
 
     All ranks call this together.
     """
+    world = mesh.world
     peak, measure = memory_use.peak(world.device)
     log.records.write({"end": "done", "seconds": ended.seconds, "peak_memory": peak, "digest": ended.digest})
     name = world.host.encode()[:HOST_BYTES].ljust(HOST_BYTES, b"\0")
     table = log.ready_table()
     wait = 0.0
-    if table and world.size > 1 and world.nodes == 1:  # the ranks of one host share a clock
-        flat = gather(world, [number for row in table for number in row])
+    if table and mesh.everyone.size > 1 and world.nodes == 1:  # the ranks of one host share a clock
+        flat = gather(mesh.everyone, [number for row in table for number in row])
         wait = waited([[row[i : i + 2] for i in range(0, len(row), 2)] for row in flat], world.rank)
-    rows = gather(world, [peak, wait, *name, *log.summary()])
+    rows = gather(mesh.everyone, [peak, wait, mesh.replica, mesh.stage, *name, *log.summary()])
     if world.rank == 0:
         ranks = [_rank(rank, row) for rank, row in enumerate(rows)]
         content = _result(world, log, ended, ranks)
@@ -92,24 +97,26 @@ def leave_result(folder: Path, world: World, log: StepLog, ended: Ended) -> None
         write_json(folder / "result.json", content)
 
 
-def gather(world: World, numbers: Sequence[float]) -> list[list[float]]:
-    """Return every rank's numbers, in rank order; plain numbers only, so nothing is unpickled."""
-    if world.size == 1:
+def gather(group: Group, numbers: Sequence[float]) -> list[list[float]]:
+    """Return every rank's numbers, in the group's order; plain numbers only, so nothing is unpickled."""
+    if group.size == 1:
         return [list(numbers)]
-    mine = torch.tensor(numbers, dtype=torch.float64, device=world.device)
-    everyone = [torch.empty_like(mine) for _ in range(world.size)]
-    dist.all_gather(everyone, mine)
-    return [row.tolist() for row in everyone]
+    mine = torch.tensor(numbers, dtype=torch.float64, device=group.device)
+    rows = [torch.empty_like(mine) for _ in group.ranks]
+    dist.all_gather(rows, mine, group=group.process_group)
+    return [row.tolist() for row in rows]
 
 
 def _rank(rank: int, row: Sequence[float]) -> dict[str, Any]:
-    figures = RankFigures.read(row[2 + HOST_BYTES :])
+    figures = RankFigures.read(row[FIXED + HOST_BYTES :])
     parts = dict(figures.parts)
     parts["wait"] += row[1]
     parts["exchange"] -= row[1]
     return {
         "rank": rank,
-        "host": bytes(int(number) for number in row[2 : 2 + HOST_BYTES]).rstrip(b"\0").decode(errors="replace"),
+        "replica": int(row[2]),
+        "stage": int(row[3]),
+        "host": bytes(int(number) for number in row[FIXED : FIXED + HOST_BYTES]).rstrip(b"\0").decode(errors="replace"),
         "step_seconds": figures.quartiles[1],
         "step_quartiles": list(figures.quartiles),
         "parts": parts,
@@ -130,7 +137,9 @@ def _compile_seconds(log: StepLog, model: nn.Module, usual: float) -> float:
 
 def _result(world: World, log: StepLog, ended: Ended, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     slowest = max(ranks, key=lambda one: float(one["step_seconds"]))
-    weight = sum(one["weight"] for one in ranks)
+    # The stages of a replica work on the same lanes: each lane's loss counts once.
+    counted = [one for one in ranks if one["stage"] == 0]
+    weight = sum(one["weight"] for one in counted)
     metrics = {name: value if math.isfinite(value) else None for name, value in ended.metrics.items()}
     return {
         "outcome": "done",
@@ -151,7 +160,7 @@ def _result(world: World, log: StepLog, ended: Ended, ranks: list[dict[str, Any]
         "device": world.device,
         "backend": world.backend,
         "peak_memory": [one["peak_memory"] for one in ranks],
-        "loss": sum(one["loss"] * one["weight"] for one in ranks) / weight if weight else None,
+        "loss": sum(one["loss"] * one["weight"] for one in counted) / weight if weight else None,
         "metrics": metrics,
         "ranks": ranks,
         **({"checkpoint_seconds": ended.checkpoint_seconds} if ended.checkpoint_seconds else {}),

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from lockstep.data.loader import Batch, Collate, Share, batches, fetch
-from lockstep.digest import digest
 from lockstep.errors import BadInput
 from lockstep.lanes.schedule import check_lanes
+from lockstep.mesh import Mesh
+from lockstep.state.hashes import state_digest
 from lockstep.strategies import check_exact, find
 from lockstep.strategies.base import StepStats, Training
 from lockstep.strategies.clock import Clock, NoClock
@@ -23,6 +24,7 @@ from lockstep.train.checkpoint_file import Saved
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.evaluate import evaluate
 from lockstep.train.malloc import keep_freed_memory
+from lockstep.train.optimizer_state import optimizer_state_dict
 from lockstep.train.synchronise import fill_up, with_sync_batchnorm
 
 if TYPE_CHECKING:
@@ -69,28 +71,30 @@ class Trainer:
         check_exact(strategy, exact)
         keep_freed_memory()
         self.world = world
-        self.lanes = lanes or world.size
+        self.mesh = Mesh.over(world)
+        replicas = self.mesh.replicas
+        self.lanes = lanes or replicas
         self.seed = seed
         if not isinstance(model, nn.Module):
             torch.manual_seed(seed)
             model = model()
         model = model.to(world.device)
-        self._fill_up = sync_batchnorm and world.size > 1
+        self._fill_up = sync_batchnorm and replicas > 1
         if sync_batchnorm:
-            model = with_sync_batchnorm(model, self.lanes, world.size)
+            model = with_sync_batchnorm(model, self.lanes, replicas)
         training = Training(
             model=model,
             optimizer=optimizer,
             loss=loss,
             seed=seed,
             lanes=self.lanes,
-            workers=workers or world.size,
+            workers=workers or replicas,
             synchronised=self._fill_up,
             clip=clip,
             schedule=schedule,
             exact=exact,
         )
-        self.strategy = find(strategy)(world, training)
+        self.strategy = find(strategy)(self.mesh, training)
         self._clock_type = Clock if measure else NoClock
         self._clock: Clock | None = None
         self._sync_batchnorm = sync_batchnorm
@@ -125,14 +129,14 @@ class Trainer:
         `start` is the first step of the epoch; None: the first, or after `load` where the checkpoint stood.
         `dataset` may also be a stream or a stock DataLoader; `prefetch` batches are made ahead on a thread.
         """
-        check_lanes(self.lanes, self.world.size, global_batch)
+        check_lanes(self.lanes, self.mesh.replicas, global_batch)
         start = self._start(epoch, global_batch) if start is None else start
         self._global_batch, self._loaded = global_batch, False
         share = Share(
             global_batch=global_batch,
             lanes=self.lanes,
-            workers=self.world.size,
-            rank=self.world.rank,
+            workers=self.mesh.replicas,
+            rank=self.mesh.replica,
             seed=self.seed,
         )
         source = batches(
@@ -150,7 +154,7 @@ class Trainer:
             if batch is None:
                 return
             if self._fill_up:
-                batch = fill_up(batch, self.lanes // self.world.size, lambda: fetch(dataset, [0], collate))
+                batch = fill_up(batch, self.lanes // self.mesh.replicas, lambda: fetch(dataset, [0], collate))
             self._next_step = batch.step + 1
             self._given = (batch.step, position)
             yield batch
@@ -171,11 +175,15 @@ class Trainer:
     ) -> dict[str, float]:
         """Return the metrics over a whole dataset, each sample counted once; all workers call this together."""
         self.strategy.prepare_evaluation()
-        return evaluate(self.world, self.model, metrics, dataset, batch=batch, collate=collate)
+        return evaluate(self.mesh, self.model, metrics, dataset, batch=batch, collate=collate)
 
     def digest(self) -> str:
-        """Return the digest of parameters, buffers and optimizer state."""
-        return digest(self.strategy.state())
+        """Return the digest of parameters, buffers and optimizer state; all workers call this together."""
+        return state_digest(self.mesh.everyone, self.strategy.holdings())
+
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """Return the whole `state_dict` of the plain optimizer, on every rank; all workers call this together."""
+        return optimizer_state_dict(self.mesh.everyone, self.strategy)
 
     def save(self, path: str | Path) -> None:
         """Write a checkpoint, whole or not at all; all workers call this together."""

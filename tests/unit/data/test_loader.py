@@ -22,6 +22,7 @@ from lockstep.data.loader import Batch, Share, batches
 from lockstep.data.prefetch import prefetched
 from lockstep.data.source import count_samples
 from lockstep.errors import BadInput
+from lockstep.mesh import Mesh
 from lockstep.train.evaluate import evaluate
 
 SAMPLES = 26
@@ -249,7 +250,9 @@ def test_a_stream_without_length_is_counted_by_the_trainer() -> None:
 
 def test_evaluation_of_streams_and_loaders() -> None:
     for data in (Stream(), DataLoader(Stream(), batch_size=3), DataLoader(Numbers(), batch_size=3)):
-        found = evaluate(World.alone(), nn.Linear(1, 1), lambda m, b: {"mean": b[:, 0].mean()}, data, batch=5)
+        found = evaluate(
+            Mesh.over(World.alone()), nn.Linear(1, 1), lambda m, b: {"mean": b[:, 0].mean()}, data, batch=5
+        )
         assert found == pytest.approx({"mean": (SAMPLES - 1) / 2})
 
 

@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 import lockstep
 from lockstep.bench.ddp import MANY
+from lockstep.comm.group import Group
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.recipe import Recipe, load
 from lockstep.strategies.torch_ddp import best_settings
@@ -127,11 +128,11 @@ def main() -> None:
         for _ in range(MEMORY_STEPS):
             steps[plan["ways"][0]]()
         dist.barrier()
-        rows = gather(world, [float(psutil.Process().memory_full_info().pss - before)])
+        rows = gather(Group.everyone(), [float(psutil.Process().memory_full_info().pss - before)])
         result: dict[str, Any] = {"memory": sum(row[0] for row in rows)}
     else:
         seconds = time_steps(steps, plan["repeats"])
-        slowest = {way: zip(*gather(world, times), strict=True) for way, times in seconds.items()}
+        slowest = {way: zip(*gather(Group.everyone(), times), strict=True) for way, times in seconds.items()}
         result = {"seconds": {way: [max(ranks) for ranks in rows] for way, rows in slowest.items()}}
     if rank == 0:
         sys.stdout.write(json.dumps(result))

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import lockstep
+from lockstep.comm.group import Group
 from lockstep.data.loader import Batch
 from lockstep.recipe import Recipe, load
 from lockstep.train.loop import run_steps
@@ -67,7 +68,10 @@ def main() -> None:
             seconds = sides[name].seconds()
             if repeat >= WARMUP:
                 found[name].append(seconds)
-    slowest = {name: [max(ranks) for ranks in zip(*gather(world, times), strict=True)] for name, times in found.items()}
+    slowest = {
+        name: [max(ranks) for ranks in zip(*gather(Group.everyone(), times), strict=True)]
+        for name, times in found.items()
+    }
     if rank == 0:
         sys.stdout.write(json.dumps(slowest))
     if workers > 1:

@@ -1,0 +1,1 @@
+"""The trained state as one plain state: described, hashed and streamed by whoever holds which part of it."""
