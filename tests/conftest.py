@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.leftovers import traces
 from tests.services import mpich, openmpi, slurm
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["mpich", "openmpi", "slurm"]
+
+# No test asserts a time, and a drawn example is no exception: a busy machine is no fault.
+settings.register_profile("lockstep", deadline=None)
+settings.load_profile("lockstep")
 
 LEFTOVER_SECONDS = 10.0
 APART = ("test_launchers.py", "test_ends.py", "test_scripts.py", "test_shm_scripts.py", "test_compare.py")

@@ -55,7 +55,7 @@ def cut(name: str, tensor: torch.Tensor, cuts: list[int]) -> list[Holding]:
     return holdings
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 3 * BLOCK), max_size=4))
 def test_a_hash_does_not_depend_on_the_holdings(cuts: list[int]) -> None:
     tensor = torch.arange(3 * BLOCK + 17, dtype=torch.float32).view(-1, 5)
