@@ -22,7 +22,7 @@ from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, inside, lockste
         ([TINY, "--launcher", "slurm", "--workers", "2"], "no launcher called 'slurm'"),
         ([TINY, "--workers", "0"], "workers=0: at least 1"),
         ([TINY, "--workers", "4", "--lanes", "2"], "lanes=2 cannot be cut over 4 workers"),
-        ([TINY, "--lanes", "5"], "lanes=5 do not fit the global batch of 12"),
+        ([TINY, "--lanes", "5"], "lanes=5 does not divide the global batch of 12"),
         ([TINY, "--global-batch", "1000"], "larger than the data (96 samples)"),
         ([f"{TINY}:empty"], "the training data is empty"),
         ([TINY, "--steps", "0"], "--steps 0: at least 1"),

@@ -183,7 +183,7 @@ def test_stock_arguments(ranks: Ranks) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"device_ids": [0]}, "device 0 was given for a model on cpu"),
+        ({"device_ids": [0]}, "found device 0 for a model on cpu"),
         ({"output_device": 0}, "output_device=0 without device_ids"),
         ({"mixed_precision": True}, "use torch.autocast"),
         ({"device_mesh": 1}, "process_group=mesh.get_group()"),

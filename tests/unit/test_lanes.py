@@ -36,8 +36,8 @@ def test_steps(samples: int, batch: int, steps: int) -> None:
     ("lanes", "workers", "batch", "words"),
     [
         (6, 8, 48, r"lanes=6 cannot be cut over 8 workers: use at most 6 workers, or --lanes 8"),
-        (6, 2, 64, r"lanes=6 do not fit the global batch of 64.*use --lanes (4|8)"),
-        (8, 2, 4, r"lanes=8 do not fit the global batch of 4.*use --lanes 4"),
+        (6, 2, 64, r"lanes=6 does not divide the global batch of 64.*use --lanes (4|8)"),
+        (8, 2, 4, r"lanes=8 does not divide the global batch of 4.*use --lanes 4"),
         (4, 0, 8, r"workers=0"),
         (0, 1, 8, r"lanes=0"),
         (1, 1, 0, r"global_batch=0"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.lanes.schedule import owned_lanes
-from lockstep.lanes.tree import Fold, Node, additions, children, cover, folding, merged, running
+from lockstep.lanes.tree import Fold, Node, additions, children, cover, folding, merge_plan, running_sum
 
 LANES = st.integers(1, 40)
 
@@ -62,7 +62,7 @@ def test_hosts_that_add_up_their_own_first_agree(lanes: int, workers: int, data:
         ranks = [rank for rank in range(workers) if host_of[rank] == host]
         nodes = [node for rank in ranks for node in cover(lanes, owned_lanes(lanes, workers, rank))]
         parts = [folded(node) for node in nodes]
-        steps, left = merged(lanes, nodes)
+        steps, left = merge_plan(lanes, nodes)
         for one, other in steps:
             parts[one] = f"({parts[one]}+{parts[other]})"
         assert [node for node, _ in left] == sorted(node for node, _ in left)
@@ -76,7 +76,7 @@ def test_hosts_that_add_up_their_own_first_agree(lanes: int, workers: int, data:
 
 @given(LANES)
 def test_a_running_sum_has_one_buffer(lanes: int) -> None:
-    folds, count = running(lanes)
+    folds, count = running_sum(lanes)
     check_waits(folds)
     assert (count, {fold.buffer for fold in folds}) == (1, {0})
     assert [fold.fresh for fold in folds] == [True] + [False] * (lanes - 1)

@@ -36,7 +36,7 @@ from lockstep.comm.group import Group
 from lockstep.comm.identity import Identity
 from lockstep.comm.shm import ShmGroup
 from lockstep.exchange.base import Exchange
-from lockstep.lanes.tree import additions, merged
+from lockstep.lanes.tree import additions, merge_plan
 
 
 def ranks_by_host(group: Group, node: int) -> list[list[int]]:
@@ -95,7 +95,7 @@ class ArenaPerHost(Exchange):
         mine = carrying[list(hosts).index(self._ranks)]
         self._carried = [owner for owner, carrier in mine.items() if carrier == self.rank != owner]
         """Whose slices this rank carries, its own apart."""
-        sums = [merged(lanes, [node for rank in ranks for node in self._covers[rank]]) for ranks in hosts]
+        sums = [merge_plan(lanes, [node for rank in ranks for node in self._covers[rank]]) for ranks in hosts]
         self._left = [[position for _, position in one.left] for one in sums]
         """The partials that hold what a host's own additions leave, host by host."""
         self._local_plan = sums[list(hosts).index(self._ranks)].steps

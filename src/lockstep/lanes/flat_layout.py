@@ -1,15 +1,15 @@
 """Where each tensor lies in a flat buffer: a pure function of shapes, the same on every rank.
 
     section (one dtype, one optimizer group)
-    | weight ......... | bias .. 0 0 | weight ............. | bias .. | 0 0 0 |    each tensor starts a cache line
+    | weight ......... | bias .. 0 0 | weight ............. | bias .. | 0 0 0 |    each tensor starts at a cache line
     |<---- slice of worker 0 ---->|<---- slice of worker 1 ---->| ...              slices are equal, in whole blocks
 
 [Note: blocks]
-A sum over a slice would depend on where slices end, and so on the number of workers. What must be summed over
-elements (the gradient's norm) is summed per block of BLOCK elements, counted within each tensor, and then over all
-blocks exactly. So it depends neither on the slices nor on how the model is cut into stages. Slices end between blocks
-of the section; that they end between blocks of every tensor too, a tensor of a block or more starts a block of the
-section, and a smaller one lies within one. The gaps are zeros, and add nothing.
+A sum over a slice would depend on where slices end, and so on the number of workers. A sum over elements (the
+gradient's norm) is therefore computed per block of BLOCK elements, counted within each tensor, and then over all blocks
+exactly. So it depends neither on the slices nor on how the model is cut into stages. Slices end between blocks of the
+section. They also end between blocks of every tensor, because a tensor of a block or more starts at a block of the
+section, and a smaller one lies within one. The gaps are zeros, which add nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ BLOCK = 1024
 
 
 @dataclass(frozen=True)
-class Slot:
-    """One tensor's place."""
+class TensorSlot:
+    """One tensor's position in a section."""
 
     index: int
-    """Which tensor, by its position in the list that was laid out."""
+    """Which tensor, by its position in the list passed to `lay_out`."""
     start: int
     """First element in the section."""
     shape: tuple[int, ...]
@@ -44,11 +44,11 @@ class Section:
     """Tensors that share a dtype and an optimizer group, one after another."""
 
     key: Hashable
-    """What they share."""
-    slots: tuple[Slot, ...]
-    """In the order of the list."""
+    """The dtype and optimizer group."""
+    slots: tuple[TensorSlot, ...]
+    """One for each tensor, in the order of the list."""
     numel: int
-    """Length, padding included; a multiple of workers times BLOCK."""
+    """Length, including padding; a multiple of workers times BLOCK."""
 
     def part(self, workers: int, rank: int) -> range:
         """Return the elements that one worker owns."""
@@ -57,13 +57,13 @@ class Section:
 
 
 def lay_out(shapes: Sequence[tuple[int, ...]], keys: Sequence[Hashable], workers: int) -> list[Section]:
-    """Place every tensor; tensors with the same key share a section, sections come in order of first use."""
+    """Assign every tensor to a section; tensors with the same key share one, sections are in order of first use."""
     sections = []
     for key in dict.fromkeys(keys):
         slots, end = [], 0
         for index, (shape, own) in enumerate(zip(shapes, keys, strict=True)):
             if own == key:
-                slot = Slot(index, _start(end, math.prod(shape)), tuple(shape))
+                slot = TensorSlot(index, _start(end, math.prod(shape)), tuple(shape))
                 slots.append(slot)
                 end = slot.stop
         unit = workers * BLOCK

@@ -1,4 +1,4 @@
-"""Random numbers of a thread's own: the default generator belongs to the process, and threads would share it."""
+"""A random number generator for each thread: the default generator is shared by all threads of the process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lockstep.errors import BadInput
 
 
 class OwnGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active in a thread, operations of that thread draw from this generator instead of the process's.
+    """While active in a thread, operations of that thread draw from this generator instead of the default one.
 
-    A generator that is seeded alike gives the same numbers as the default one.
+    With the same seed both give the same numbers.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -29,7 +29,8 @@ class OwnGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _draws(func) and given.get("generator") is None and not _without_dropout(func, args, given):
             if not _takes_generator(func):
                 raise BadInput(
-                    f"{func} draws random numbers and takes no generator, so threads cannot keep theirs apart: use ddp"
+                    f"{func} draws random numbers and accepts no generator, so threads would share one: use the "
+                    "strategy ddp instead of dp"
                 )
             given["generator"] = self.generator
         return func(*args, **given)
@@ -41,15 +42,15 @@ def _draws(func: Any) -> bool:
 
 
 def _without_dropout(func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
-    """Say whether an operation that only draws for its dropout (attention) is called without any."""
-    place = _dropout_place(func)
-    if place is None:
+    """Return whether an operation that draws only for dropout (attention) is called without dropout."""
+    position = _dropout_position(func)
+    if position is None:
         return False
-    return bool((args[place] if place < len(args) else given.get("dropout_p", 0.0)) == 0.0)
+    return bool((args[position] if position < len(args) else given.get("dropout_p", 0.0)) == 0.0)
 
 
 @cache
-def _dropout_place(func: Any) -> int | None:
+def _dropout_position(func: Any) -> int | None:
     names = [argument.name for argument in func._schema.arguments]
     return names.index("dropout_p") if "dropout_p" in names else None
 

@@ -1,4 +1,4 @@
-"""Who computes which samples: pure functions of sizes, the same answer on every rank."""
+"""Which worker computes which samples: pure functions of sizes, with the same result on every rank."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def owned_lanes(lanes: int, workers: int, rank: int) -> range:
 
 
 def lane_samples(samples: int, lanes: int, lane: int) -> range:
-    """Return the positions of one lane in a global batch; a short last batch leaves lanes smaller or empty.
+    """Return the positions of one lane in a global batch; in a short last batch lanes may be smaller or empty.
 
-    The first lanes take the remainder, so that rank 0 is the last to run dry.
+    The first lanes take the remainder, so rank 0 is the last to have no samples.
     """
     small, rest = divmod(samples, lanes)
     start = lane * small + min(lane, rest)
@@ -21,18 +21,15 @@ def lane_samples(samples: int, lanes: int, lane: int) -> range:
 
 
 def steps_per_epoch(samples: int, global_batch: int) -> int:
-    """Return how many global batches an epoch has; the last may be short, none is dropped."""
+    """Return how many global batches an epoch has; the last may be short and is not dropped."""
     return -(-samples // global_batch)
 
 
 def check_lanes(lanes: int, workers: int, global_batch: int) -> None:
-    """Refuse numbers of lanes and workers that cannot be scheduled, with numbers that can."""
-    if workers < 1:
-        raise BadInput(f"workers={workers}: at least 1 is needed")
-    if lanes < 1:
-        raise BadInput(f"lanes={lanes}: at least 1 is needed")
-    if global_batch < 1:
-        raise BadInput(f"global_batch={global_batch}: at least 1 is needed")
+    """Raise if the lanes cannot be distributed over the workers, or the batch over the lanes, with numbers that can."""
+    for name, value in (("workers", workers), ("lanes", lanes), ("global_batch", global_batch)):
+        if value < 1:
+            raise BadInput(f"found {name}={value}, expected at least 1")
     if workers > lanes:
         raise BadInput(
             f"lanes={lanes} cannot be cut over {workers} workers: use at most {lanes} workers, or --lanes {workers}"
@@ -42,5 +39,5 @@ def check_lanes(lanes: int, workers: int, global_batch: int) -> None:
         best = min(fitting, key=lambda n: abs(n - lanes), default=None)
         advice = f"--lanes {best}" if best else f"a global batch of {lanes * -(-global_batch // lanes)}"
         raise BadInput(
-            f"lanes={lanes} do not fit the global batch of {global_batch}: lanes are equal slices of it; use {advice}"
+            f"lanes={lanes} does not divide the global batch of {global_batch} into equal slices: use {advice}"
         )

@@ -1,12 +1,15 @@
-"""The one order of addition: a tree over lanes, whoever computes them.
+"""The reduction tree: sums over lanes are always added in this order, whoever computes which lane.
 
-sum(lo, hi) = the lane itself                 if hi - lo == 1
-            = sum(lo, mid) + sum(mid, hi)     else, mid = lo + the largest power of two below hi - lo
+    sum(lo, hi) = the lane itself                 if hi - lo == 1
+                = sum(lo, mid) + sum(mid, hi)     else, with mid = lo + the largest power of two below hi - lo
 
-                (0,8)                     Floating-point addition commutes but does not associate, so this
-           (0,4)     +     (4,8)          tree is the definition of a sum over lanes. A worker adds up the
-      (0,2) + (2,4)   (4,6) + (6,8)       nodes that lie whole inside its own lanes; the nodes above are
-      0 + 1   2 + 3   4 + 5   6 + 7       added across workers, in the same order.
+                    (0,8)
+               (0,4)     +     (4,8)
+          (0,2) + (2,4)   (4,6) + (6,8)
+          0 + 1   2 + 3   4 + 5   6 + 7
+
+Floating-point addition is commutative but not associative, so this tree is the definition of a sum over lanes. A worker
+adds up the nodes that lie completely inside its own lanes; the nodes above are added across workers in the same tree.
 """
 
 from __future__ import annotations
@@ -30,13 +33,13 @@ def middle(node: Node) -> int:
 
 
 def children(node: Node) -> tuple[Node, Node]:
-    """Return the two nodes that a node is the sum of."""
+    """Return the two nodes whose sum a node is."""
     mid = middle(node)
     return Node(node.lo, mid), Node(mid, node.hi)
 
 
 def cover(lanes: int, owned: range) -> list[Node]:
-    """Return the largest nodes of the tree over all lanes that lie whole inside the owned ones, in order."""
+    """Return the largest nodes of the tree over all lanes that lie completely inside the owned lanes, in order."""
 
     def below(node: Node) -> Iterator[Node]:
         if node.hi <= owned.start or owned.stop <= node.lo:
@@ -51,23 +54,23 @@ def cover(lanes: int, owned: range) -> list[Node]:
 
 
 class Add(NamedTuple):
-    """Add partial `right` to partial `left`; `left` then holds the sum of both."""
+    """Add partial sum `right` to partial sum `left`, which then holds both."""
 
     left: int
     right: int
 
 
-class Merged(NamedTuple):
-    """What some of the partials of a sum can be added up to, without the others."""
+class MergePlan(NamedTuple):
+    """The additions that some of the partial sums allow without the others."""
 
     steps: list[Add]
     """The additions, in order."""
     left: list[tuple[Node, int]]
-    """What they leave, by lane: each node, and the position of the partial that then holds it."""
+    """The partial sums that remain, in lane order: each node, and the position of the partial that then holds it."""
 
 
-def merged(lanes: int, partials: Sequence[Node]) -> Merged:
-    """Return the additions that these partials allow among themselves, by their positions."""
+def merge_plan(lanes: int, partials: Sequence[Node]) -> MergePlan:
+    """Return the additions that these partial sums allow among themselves, by their positions."""
     position = {node: index for index, node in enumerate(partials)}
     steps: list[Add] = []
     left: list[tuple[Node, int]] = []
@@ -81,47 +84,47 @@ def merged(lanes: int, partials: Sequence[Node]) -> Merged:
         if first is not None and second is not None:
             steps.append(Add(first, second))
             return first
-        left.extend((child, found) for child, found in ((one, first), (two, second)) if found is not None)
+        left.extend((child, at) for child, at in ((one, first), (two, second)) if at is not None)
         return None
 
     whole = total(Node(0, lanes))
-    return Merged(steps, sorted(left) if whole is None else [(Node(0, lanes), whole)])
+    return MergePlan(steps, sorted(left) if whole is None else [(Node(0, lanes), whole)])
 
 
 def additions(lanes: int, partials: Sequence[Node]) -> list[Add]:
-    """Return the additions that turn partials (in order, covering all lanes) into the whole, by their positions.
+    """Return the additions that turn partial sums (in order, covering all lanes) into the total, by their positions.
 
-    The result ends in position 0.
+    The result is in position 0.
     """
-    steps, left = merged(lanes, partials)
+    steps, left = merge_plan(lanes, partials)
     if left != [(Node(0, lanes), 0)]:
-        raise ValueError(f"partials {list(partials)} do not add up to {lanes} lanes: they leave {left}")
+        raise ValueError(f"partial sums {list(partials)} do not add up to {lanes} lanes: {left} remain")
     return steps
 
 
 class Fold(NamedTuple):
-    """What to do with one lane's value: put or add it into a buffer, then merge buffers."""
+    """What to do with one lane's value: copy it to a buffer or add it there, then merge buffers."""
 
     buffer: int
-    """Which buffer it goes into."""
+    """The buffer."""
     fresh: bool
-    """Whether it is put there (the buffer is free) or added to what is there."""
+    """Whether the value is copied (the buffer is free) or added."""
     merges: tuple[Add, ...]
-    """Additions between buffers after it; the right one of each is free again."""
+    """Additions between buffers afterwards; the right buffer of each is then free."""
     waits: bool = False
-    """Whether the next lane is added to it: the two can be added in one go, and this one need not be put down."""
+    """Whether the next lane is added to this one: both can be added in one pass, and this one need not be copied."""
 
 
-def running(lanes: int) -> tuple[list[Fold], int]:
-    """Return how to add up lanes one after another in one buffer: no tree, so the sum depends on who has which."""
+def running_sum(lanes: int) -> tuple[list[Fold], int]:
+    """Return how to add up lanes one after another in one buffer: not a tree, so the sum depends on the workers."""
     return _pairs([Fold(0, lane == 0, ()) for lane in range(lanes)]), 1
 
 
 def folding(node: Node) -> tuple[list[Fold], int]:
-    """Return how to add up the lanes of a node in order with few buffers, and how many that takes.
+    """Return how to add up the lanes of a node in order with few buffers, and the number of buffers.
 
-    The result ends in buffer 0. A binary counter: two neighbours share a buffer, and a finished pair is
-    merged as soon as its twin is finished, so that about log2 of the lanes are alive at once.
+    The result is in buffer 0. This is a binary counter: two neighbours share a buffer, and a finished pair is merged as
+    soon as the next pair is finished, so that about log2(lanes) buffers are in use at once.
     """
     folds: list[Fold] = []
     most = 0

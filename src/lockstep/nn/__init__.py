@@ -1,4 +1,4 @@
-"""Layers and wrappers that people with their own loop can take one by one."""
+"""Layers and wrappers that a user with an own training loop can use one by one."""
 
 from lockstep.nn.ddp import DistributedDataParallel
 from lockstep.nn.sync_batchnorm import SyncBatchNorm

@@ -1,10 +1,11 @@
-"""DistributedDataParallel: in place of torch's in a stock loop, on any torch.distributed backend.
+"""DistributedDataParallel: a replacement for torch's class in a stock loop, on any torch.distributed backend.
 
-forward     1 the model is still the one that was wrapped                     ddp_checks.py
-            2 rank 0's buffers become everyone's                              bundle.py
-            3 the next backward is to be reduced (or not: no_sync)
-backward    4 gradients go into buckets, which are exchanged meanwhile        reducer.py, buckets.py, reduction.py
-after it    `.grad` of every parameter is a view of its bucket, and holds the mean over the ranks
+    forward     1 check that the model is still the one that was wrapped         ddp_checks.py
+                2 broadcast rank 0's buffers                                     packed_tensors.py
+                3 arm the reducer for the next backward (not in no_sync)
+    backward    4 gradients go into buckets, which are reduced meanwhile         reducer.py, buckets.py, reduction.py
+
+After backward `.grad` of every parameter is a view of its bucket, and holds the mean over the ranks.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from lockstep.errors import BadInput
 from lockstep.nn.buckets import CAP_MB, FIRST_BYTES, MIB, plan
-from lockstep.nn.bundle import Bundle, broadcast_once
 from lockstep.nn.ddp_arguments import check_devices, check_model, check_others, moved, tensors_in
-from lockstep.nn.ddp_checks import Watch, check_same_model, specs
-from lockstep.nn.ddp_join import Shadow, count_ranks, highest_rank
-from lockstep.nn.missing import Missing
+from lockstep.nn.ddp_checks import WrappedModel, check_same_model, parameter_specs
+from lockstep.nn.ddp_join import ShadowHook, count_ranks, highest_rank
+from lockstep.nn.missing_gradients import MissingGradients
+from lockstep.nn.packed_tensors import PackedTensors, broadcast_once
 from lockstep.nn.reducer import Reducer
 from lockstep.nn.reduction import choose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_OWN = ("process_group", "_reducer", "_watch", "_bundle", "_undo", "_buffer_places")
-"""What belongs to this process: not copied, not pickled, made anew."""
+_OWN = ("process_group", "_reducer", "_wrapped", "_packed", "_undo", "_buffer_places")
+"""Attributes that belong to this process: never copied or pickled, but made again."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class DDPOptions:
     """How gradients are reduced."""
 
     exact: bool
-    """In one fixed order of addition, whatever the backend."""
+    """Add in one fixed tree, whatever the backend."""
     find_unused_parameters: bool
-    """A missing gradient counts as zero, instead of being an error."""
+    """Count a missing gradient as zero instead of raising an error."""
     static_graph: bool
-    """Exchange after backward, so that a parameter may become ready several times."""
+    """Reduce after backward, so that a parameter may become ready several times."""
     broadcast_buffers: bool
-    """Before a forward, rank 0's buffers become everyone's."""
+    """Broadcast rank 0's buffers before a forward."""
     bucket_cap_mb: float | None
     """MiB of a bucket; None: 25, and 1 for the first."""
 
@@ -58,8 +59,8 @@ class Options:
 class DistributedDataParallel(nn.Module, Joinable):
     """Keep a model the same on all ranks: gradients are averaged over them during backward.
 
-    Arguments are those of torch's class; see docs/ddp.md for the few that it ignores or refuses. `exact=True` adds up
-    in one fixed order, so that results repeat bit for bit on any backend and with any buckets.
+    Arguments are those of torch's class; docs/ddp.md lists the few that are ignored or not supported. `exact=True` adds
+    along one fixed tree, so that results repeat bit for bit on any backend and with any buckets.
     """
 
     def __init__(
@@ -83,18 +84,18 @@ class DistributedDataParallel(nn.Module, Joinable):
     ) -> None:
         nn.Module.__init__(self)
         Joinable.__init__(self)
-        del dim, check_reduction, gradient_as_bucket_view  # without a meaning here: see docs/ddp.md
+        del dim, check_reduction, gradient_as_bucket_view  # ignored: see docs/ddp.md
         check_others(others)
         check_model(module)
         self.module = module
         self.device = next(module.parameters()).device
         self.input_device = check_devices(module, device_ids, output_device)
-        told = [value for value in (forward_sync_buffers, broadcast_buffers) if value is not None]
-        self.options = Options(
+        given = [value for value in (forward_sync_buffers, broadcast_buffers) if value is not None]
+        self.options = DDPOptions(
             exact=exact,
             find_unused_parameters=find_unused_parameters,
             static_graph=static_graph,
-            broadcast_buffers=told[0] if told else True,
+            broadcast_buffers=given[0] if given else True,
             bucket_cap_mb=bucket_cap_mb,
         )
         self.require_backward_grad_sync = True
@@ -108,16 +109,16 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.broadcast_model(0, buffers=forward_sync_buffers is not None or self.options.broadcast_buffers)
 
     def _start(self, group: dist.ProcessGroup) -> None:
-        """Set up what belongs to this process; no collective."""
+        """Set up the attributes that belong to this process; no collective."""
         options, module = self.options, self.module
         self.process_group = group
-        self._bundle: Bundle | None = None
-        self._watch = Watch(module)
+        self._packed: PackedTensors | None = None
+        self._wrapped = WrappedModel(module)
         self._buffer_places = [
             (m._buffers, n) for m in module.modules() for n, b in m._buffers.items() if b is not None
         ]
         named = dict(module.named_parameters())
-        like = specs(named)
+        like = parameter_specs(named)
         reduction = choose(group, self.device, exact=options.exact)
         cap = int((CAP_MB if options.bucket_cap_mb is None else options.bucket_cap_mb) * MIB)
         first = FIRST_BYTES if options.bucket_cap_mb is None else cap
@@ -126,14 +127,14 @@ class DistributedDataParallel(nn.Module, Joinable):
             like,
             plan(like, cap_bytes=cap, first_bytes=first, multiple=reduction.multiple) if group.size() > 1 else [],
             reduction,
-            Missing(list(named), group, self.device, allowed=options.find_unused_parameters),
-            late=options.static_graph,
+            MissingGradients(list(named), group, self.device, allowed=options.find_unused_parameters),
+            after_backward=options.static_graph,
         )
-        # The hooks do not know the wrapper: without it, the model's parameters have none.
+        # The hooks hold no reference to the wrapper; when it is freed, they are removed.
         self._undo = weakref.finalize(self, self._reducer.detach)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; the numbers are those of the drawing."""
+        """Run the model; numbers as in the diagram."""
         if self.input_device is not None:
             args, kwargs = moved(args, self.input_device), moved(kwargs, self.input_device)
         if self.process_group.size() == 1:
@@ -146,10 +147,10 @@ class DistributedDataParallel(nn.Module, Joinable):
     @_disable_dynamo
     def _before_forward(self) -> None:
         self._reducer.check()
-        self._watch.check()  # 1
+        self._wrapped.check()  # 1
         joining = self._join_config.enable
         if joining:
-            self._announce()
+            self._notify_join()
         self._sync_buffers(joining=joining, active=True)  # 2
         if joining:
             reduced = torch.is_grad_enabled() and self.require_backward_grad_sync
@@ -171,7 +172,7 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients without reducing them; the next forward and backward outside reduces the sum."""
+        """Accumulate gradients without reducing them; the next forward and backward outside reduce the sum."""
         before = self.require_backward_grad_sync
         self.require_backward_grad_sync = False
         try:
@@ -180,8 +181,10 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.require_backward_grad_sync = before
 
     def register_comm_hook(self, state: object, hook: object) -> None:
-        """Refuse: torch's hooks are given torch's buckets."""
-        raise BadInput("lockstep.nn.DistributedDataParallel has no communication hooks: use torch's DDP for this model")
+        """Raise: torch's hooks need torch's buckets."""
+        raise BadInput(
+            "lockstep.nn.DistributedDataParallel does not support communication hooks: use torch's DDP for this model"
+        )
 
     # -- tensors from one rank to the others
 
@@ -189,19 +192,19 @@ class DistributedDataParallel(nn.Module, Joinable):
         if not (self.require_forward_param_sync and self.options.broadcast_buffers and self._buffer_places):
             return
         tensors = [buffer for table, name in self._buffer_places if (buffer := table.get(name)) is not None]
-        if self._bundle is None or not self._bundle.fits(tensors):
-            self._bundle = Bundle(tensors)
+        if self._packed is None or not self._packed.fits(tensors):
+            self._packed = PackedTensors(tensors)
         source = highest_rank(self.process_group, self.device, active) if joining else 0
-        self._bundle.broadcast(tensors, source, self.process_group)
+        self._packed.broadcast(tensors, source, self.process_group)
 
     def broadcast_model(self, source: int, *, buffers: bool = True) -> None:
-        """Give every rank the weights, and the buffers, of the group's rank `source`."""
+        """Broadcast the weights, and the buffers, of the group's rank `source`."""
         tensors: list[Tensor] = [p.detach() for p in self.module.parameters()]
         if buffers:
             tensors += list(self.module.buffers())
         broadcast_once(tensors, source, self.process_group)
 
-    # -- ranks whose data run out at different times: see ddp_join.py
+    # -- ranks with different numbers of batches: see ddp_join.py
 
     def join(
         self,
@@ -216,11 +219,11 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """Return what a rank without data does."""
-        return Shadow(self, by_initial_size=kwargs.get("divide_by_initial_world_size", True))
+        return ShadowHook(self, by_initial_size=kwargs.get("divide_by_initial_world_size", True))
 
     @property
     def join_device(self) -> torch.device:
-        """Where the collectives of a join take place."""
+        """The device of the collectives of a join."""
         return self.device
 
     @property
@@ -228,26 +231,26 @@ class DistributedDataParallel(nn.Module, Joinable):
         """The group of the collectives of a join."""
         return self.process_group
 
-    def _announce(self) -> None:
+    def _notify_join(self) -> None:
         work: Any = Join.notify_join_context(self)
-        self._reducer.share = 1.0
+        self._reducer.join_factor = 1.0
         if work is not None and not self.divide_by_initial_world_size:
             work.wait()
             active = float(work.get_future().value()[0])
-            self._reducer.share = self.process_group.size() / active
+            self._reducer.join_factor = self.process_group.size() / active
 
     def mirror_step(self) -> None:
-        """Do what the ranks with data do in a step; called by the join's hook."""
+        """Take part in the collectives of a step of the ranks with data; called by the join's hook."""
         self._sync_buffers(joining=True, active=False)
         self.require_forward_param_sync = count_ranks(self.process_group, self.device, False) > 0
         if self.require_forward_param_sync:
-            self._reducer.shadow()
+            self._reducer.take_part()
 
     # -- copies
 
     def __getstate__(self) -> dict[str, Any]:
         if self.process_group is not dist.GroupMember.WORLD:
-            raise BadInput("only a wrapper over the default group can be pickled: pickle its .module instead")
+            raise BadInput("only a wrapper over the default process group can be pickled: pickle its .module instead")
         return {key: value for key, value in self.__dict__.items() if key not in _OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What must hold for a wrapped model: the same on every rank, and the same as when it was wrapped."""
+"""Checks of a wrapped model: it is the same on every rank, and the same as when it was wrapped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from lockstep.comm.broadcast import all_gather_text
 from lockstep.comm.group import Group
 from lockstep.errors import BadInput
-from lockstep.nn.buckets import Parameter
+from lockstep.nn.buckets import ParameterSpec
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 _facts = attrgetter("requires_grad", "shape", "dtype", "device")
 
 
-def specs(named: Mapping[str, nn.Parameter]) -> list[Parameter]:
-    """Return what the bucket plan needs to know."""
+def parameter_specs(named: Mapping[str, nn.Parameter]) -> list[ParameterSpec]:
+    """Return what the bucket plan needs to know of each parameter."""
     return [
-        Parameter(
+        ParameterSpec(
             name=name,
             shape=tuple(p.shape),
             stride=tuple(p.stride()),
@@ -38,33 +38,34 @@ def specs(named: Mapping[str, nn.Parameter]) -> list[Parameter]:
 
 
 def check_same_model(module: nn.Module, options: str, group: dist.ProcessGroup, device: torch.device) -> None:
-    """Refuse, on every rank alike, models whose names, shapes or dtypes differ between ranks. A collective call."""
+    """Raise on every rank if names, shapes, dtypes or options differ between ranks. A collective call."""
     lines = ["options " + options]
     for name, p in module.named_parameters():
         grad = "" if p.requires_grad else ", frozen"
         lines.append(f"parameter {name}: {list(p.shape)} {p.dtype}, strides {list(p.stride())}{grad}")
     lines += [f"buffer {name}: {list(b.shape)} {b.dtype}" for name, b in module.named_buffers()]
-    short = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    if len(set(all_gather_text(short, Group.of(group, str(device))))) == 1:
+    members = Group.of(group, str(device))
+    fingerprint = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    if len(set(all_gather_text(fingerprint, members))) == 1:
         return
-    everyone = [json.loads(text) for text in all_gather_text(json.dumps(lines), Group.of(group, str(device)))]
-    raise BadInput(first_difference(everyone, torch.distributed.get_process_group_ranks(group)))
+    by_rank = [json.loads(text) for text in all_gather_text(json.dumps(lines), members)]
+    raise BadInput(first_difference(by_rank, torch.distributed.get_process_group_ranks(group)))
 
 
-def first_difference(everyone: Sequence[Sequence[str]], ranks: Sequence[int]) -> str:
-    """Return an error that names the first line in which a rank differs from the first rank."""
-    other = next(r for r, lines in enumerate(everyone) if lines != everyone[0])
-    longest = max(len(everyone[0]), len(everyone[other]))
-    mine, its = ([*lines, *["nothing more"] * (longest - len(lines))] for lines in (everyone[0], everyone[other]))
+def first_difference(by_rank: Sequence[Sequence[str]], ranks: Sequence[int]) -> str:
+    """Return an error message with the first line in which a rank differs from the first rank."""
+    other = next(r for r, lines in enumerate(by_rank) if lines != by_rank[0])
+    longest = max(len(by_rank[0]), len(by_rank[other]))
+    mine, its = ([*lines, *["nothing more"] * (longest - len(lines))] for lines in (by_rank[0], by_rank[other]))
     at = next(i for i in range(longest) if mine[i] != its[i])
     return (
-        f"the ranks do not wrap the same model: rank {ranks[0]} has {mine[at]}; rank {ranks[other]} has {its[at]}. "
-        "Build the same model with the same options on every rank"
+        f"the model or its options differ between ranks: rank {ranks[0]} has {mine[at]}; rank {ranks[other]} has "
+        f"{its[at]}. Build the same model with the same options on every rank"
     )
 
 
-class Watch:
-    """The parameters of a model as they were, and a quick look whether they still are."""
+class WrappedModel:
+    """The parameters of a model as they were when it was wrapped, and a fast check that they still are."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -82,7 +83,7 @@ class Watch:
         return list(map(len, self._tables)), list(map(len, self._children))
 
     def check(self) -> None:
-        """Refuse a model that was changed since it was wrapped, naming the first parameter concerned."""
+        """Raise if the model was changed since it was wrapped; the error names the first changed parameter."""
         now = [table.get(name) for table, name in self._places]
         if (
             all(map(is_, now, self._held))
@@ -92,10 +93,8 @@ class Watch:
             return
         problem = self._explain()
         if problem:
-            raise BadInput(
-                f"{problem}: its gradients would not be reduced. Change the model first, then wrap it (again)"
-            )
-        self.__init__(self._module)  # type: ignore[misc]  # nothing that matters: a module without parameters, say
+            raise BadInput(f"{problem}: its gradients would not be reduced. Wrap the model again after changing it")
+        self.__init__(self._module)  # type: ignore[misc]  # a harmless change, e.g. a module without parameters
 
     def _explain(self) -> str:
         named = dict(self._module.named_parameters(remove_duplicate=False))
@@ -115,7 +114,7 @@ class Watch:
 
 
 def _changed(now: tuple[object, ...], then: tuple[object, ...]) -> str:
-    """Return what happened to a parameter, from its facts before and after."""
+    """Return what changed in a parameter, or an empty text."""
     if now[0] != then[0]:
         return "was frozen (requires_grad_(False))" if then[0] else "was unfrozen (requires_grad_(True))"
     for what, new, old in zip(("shape", "dtype", "device"), now[1:], then[1:], strict=True):

@@ -1,12 +1,12 @@
-"""Which parameters tell that their gradient is there: all of them at first, later the few that matter.
+"""Which parameters have a hook that reports their gradient: at first all of them, later only a few.
 
-[Note: few hooks] A hook in Python takes microseconds, which is much for a small tensor. Backward brings the gradients
-in the same order every time, as a rule. So after a backward that brought all of them, only the large tensors keep their
-hook, and the last small one of each bucket: when that is there, the others are. This must not become a guess:
+[Note: few hooks] A hook in Python takes microseconds, which is much for a small tensor. Backward usually computes the
+gradients in the same order every time. So after a backward that computed all of them, only the large tensors keep their
+hooks, and the last small tensor of each bucket: when its gradient exists, those of the others do. This is checked:
 
-- it holds for a backward that finds no gradients from before: then one that is there was made in this backward;
-- if one is not there after all, its bucket waits for the end of backward, and from then on all have their hooks again;
-- one that is added to after its bucket was sent has changed the bucket's memory, which the version counter tells.
+- it is used only if no small parameter has a gradient before the backward, so that one that exists is of this backward;
+- if a gradient is missing after all, its bucket waits for the end of backward, and all hooks are registered again;
+- a gradient that changes after its bucket was sent changes the bucket's memory, which its version counter shows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from lockstep.nn.buckets import Bucket
 
 TRIES = 3
-"""How often it is tried to do with few: a model that changes its order for ever keeps all."""
+"""How often few hooks are tried: a model whose order keeps changing keeps all of them."""
 
 
-class Hooks:
-    """The hooks of one model's parameters; `make` returns the one of a place: (bucket, position)."""
+class GradientHooks:
+    """The hooks of one model's parameters; `make(bucket, position)` returns the hook of one of them."""
 
     def __init__(
         self,
@@ -41,13 +41,13 @@ class Hooks:
         self._handles: dict[tuple[int, int], Any] = {}
         self._tries = TRIES
         self.few = False
-        """Whether only those that matter have one."""
+        """Whether only a few parameters have a hook."""
         self.expected = [0] * len(buckets)
-        """How many of a bucket tell that they are there."""
+        """How many parameters of each bucket have a hook."""
         self.use_all()
 
     def use_all(self) -> None:
-        """Give every parameter its hook."""
+        """Register the hook of every parameter."""
         for place, (parameter, _, hook) in self._places.items():
             if place not in self._handles:
                 self._handles[place] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
@@ -55,7 +55,7 @@ class Hooks:
         self._count()
 
     def use_few(self, last: Sequence[int]) -> None:
-        """Keep those of the large ones, and of the position of each bucket that came last of the small ones."""
+        """Keep the hooks of the large parameters, and of the small one at position `last` of each bucket."""
         if self.few or not self._tries:
             return
         self._tries -= 1
@@ -69,8 +69,8 @@ class Hooks:
         for number, _ in self._handles:
             self.expected[number] += 1
 
-    def fresh(self) -> bool:
-        """Tell whether no small parameter has a gradient from before."""
+    def no_gradients_yet(self) -> bool:
+        """Return whether no small parameter has a gradient yet."""
         return all(parameter.grad is None for parameter in self._small)
 
     def detach(self) -> None:

@@ -1,12 +1,12 @@
-"""The mean of a bucket over the ranks, begun during backward and finished after it: two ways.
+"""The mean of a bucket over the ranks, begun during backward and finished after it, in two implementations.
 
-    AllReduce    the backend's own; on shm and NCCL it divides too, elsewhere the gradients are scaled beforehand
-    Exact        1 all-to-all: rank r gets slice r of every rank       begun as soon as the bucket is complete
-                 2 rank r adds up its slice in tree order, divides
-                 3 all-gather of the slices                            after backward
+    AllReduce         the backend's; shm and NCCL also divide, for other backends gradients are scaled beforehand
+    ExactReduction    1 all-to-all: rank r gets slice r of every rank    begun as soon as the bucket is complete
+                      2 rank r adds up its slice in tree order, divides
+                      3 all-gather of the slices                         after backward
 
-No arithmetic is left to the collective in the second, so its bits do not depend on the backend, nor on which tensors
-share a bucket. shm's own all_reduce adds in the same tree, so there the first way is exact already.
+The second leaves no arithmetic to the collective, so its bits depend neither on the backend nor on which tensors share
+a bucket. The all_reduce of shm adds along the same tree, so on shm the first one is exact already.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from lockstep.comm.wire import AVERAGE
 from lockstep.nn.buckets import ALIGN
 
 AVERAGING = ("nccl", "shm")
-"""Backends that take the mean themselves."""
+"""Backends that compute the mean themselves."""
 EXACT = ("shm",)
-"""Backends whose all_reduce has the one order of addition."""
+"""Backends whose all_reduce adds along the fixed tree."""
 
 
 class Reduction(ABC):
-    """Takes the mean over the ranks of one flat tensor after another; all bring the same ones in the same order."""
+    """Computes the mean over the ranks of flat tensors; all ranks pass the same tensors in the same order."""
 
     scale = 1.0
-    """What gradients must be multiplied by before they are brought."""
+    """The factor by which gradients must be scaled beforehand."""
     multiple = 1
-    """What the length of a flat tensor must be a multiple of."""
+    """The length of a flat tensor must be a multiple of this."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.size = group, group.size()
@@ -43,14 +43,14 @@ class Reduction(ABC):
 
     @abstractmethod
     def begin(self, flat: Tensor) -> None:
-        """Begin with a tensor; it must not be touched until `finish`."""
+        """Begin to reduce a tensor; it must not be used until `finish`."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait until all tensors hold the mean; raise what went wrong."""
+        """Wait until all tensors hold the mean; raise the error of one that failed."""
 
     def forget(self) -> None:
-        """Drop what a backward that failed half-way left behind."""
+        """Drop the operations of a backward that failed half-way."""
         self._works.clear()
 
 
@@ -63,18 +63,18 @@ class AllReduce(Reduction):
         self._op = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
 
     def begin(self, flat: Tensor) -> None:
-        """Start it in the background."""
+        """Start the all_reduce in the background."""
         self._works.append(dist.all_reduce(flat, op=self._op, group=self.group, async_op=True))
 
     def finish(self) -> None:
-        """Wait for each, in order."""
+        """Wait for each all_reduce, in order."""
         works, self._works = self._works, []
         for work in works:
             work.wait()
 
 
-class Exact(Reduction):
-    """All-to-all, local tree, all-gather; the numbers are those of the drawing."""
+class ExactReduction(Reduction):
+    """All-to-all, local tree, all-gather; numbers as in the diagram."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__(group)
@@ -83,16 +83,16 @@ class Exact(Reduction):
         self._combiner = Combiner(self.size)
 
     def begin(self, flat: Tensor) -> None:
-        """Send the slices to those who add them up."""
+        """Send each slice to the rank that adds it up."""
         inbox = self._inboxes.get(flat.data_ptr())
         if inbox is None:
             inbox = self._inboxes[flat.data_ptr()] = torch.empty_like(flat)
-        # as bytes: backends differ in the dtypes that they take
+        # Sent as bytes: backends differ in the dtypes that they support.
         work = dist.all_to_all_single(_bytes(inbox), _bytes(flat), group=self.group, async_op=True)  # 1
         self._works.append((work, flat, inbox))
 
     def finish(self) -> None:
-        """Add up and gather, bucket after bucket; one is gathered while the next is added up."""
+        """Add up and gather, bucket by bucket; one is gathered while the next is added up."""
         works, self._works = self._works, []
         gathers = []
         for work, flat, inbox in works:
@@ -110,15 +110,15 @@ def _bytes(flat: Tensor) -> Tensor:
 
 
 def choose(group: dist.ProcessGroup, device: torch.device, *, exact: bool) -> Reduction:
-    """Return the way for tensors of a device."""
+    """Return the reduction for tensors of a device."""
     name = backend_of(group, device)
     if exact and name not in EXACT:
-        return Exact(group)
+        return ExactReduction(group)
     return AllReduce(group, averages=name in AVERAGING)
 
 
 def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
-    """Return the name of the backend that serves a device; a group may have one for each."""
+    """Return the name of the backend for a device; a group may have one for each kind."""
     pairs = (part.rpartition(":") for part in dist.get_backend_config(group).split(","))
     names = {kind: name for kind, _, name in pairs}
     return names.get(device.type) or names.get("") or dist.get_backend(group)

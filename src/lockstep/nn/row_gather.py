@@ -1,7 +1,7 @@
-"""Every rank's row of numbers on every rank: the one exchange of each direction.
+"""All-gather of one row of numbers per rank: the only collective of a forward, and of a backward.
 
-All ranks then combine the same rows in the same order, so every rank, and every backend, gets the same bits. That is
-why the backward gathers too: what an all-reduce adds first is the backend's choice.
+All ranks then combine the same rows in rank order, so every rank gets the same bits, on every backend. That is why the
+backward gathers too: the order in which an all-reduce adds is the backend's choice.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-class Rows:
-    """The rows of one process group, gathered by its backend."""
+class RowGather:
+    """Gathers the rows of one process group by its backend."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self.group = group
         self.rank, self.size = group.rank(), group.size()
         self._options = AllgatherOptions()
         self._options.asyncOp = False
-        # The name changed after torch 2.12. The group's method spares the checks of the public function.
+        # The name changed after torch 2.12. The group's method avoids the checks of the public function.
         self._gather: Any = getattr(group, "all_gather_single", None) or group._allgather_base
 
-    def exchange(self, row: Tensor, whole: Tensor) -> None:
-        """Send the own row and wait for the others'; `whole` gets them all, one after another."""
+    def gather(self, row: Tensor, whole: Tensor) -> None:
+        """Gather all ranks' rows into `whole`, one after another."""
         work = self._gather(whole, row, self._options)
         if work is not None:
             work.wait()

@@ -1,14 +1,14 @@
-"""SyncBatchNorm: batch normalisation whose statistics are those of all ranks' samples together.
+"""SyncBatchNorm: batch normalisation with the statistics of all ranks' samples together.
 
     forward    1 mean and variance of this rank's samples
-               2 one exchange of (count, mean, variance)                                          rows.py
+               2 one all-gather of (count, mean, variance)                                        row_gather.py
                3 merge them in rank order                                                         batchnorm_math.py
                4 normalise
     backward   5 sums of grad, and of grad * normalised x, over this rank's samples
-               6 one exchange of them
+               6 one all-gather of them
                7 add them up in rank order; the gradient of the input
 
-Besides the output and the gradient of the input nothing of an activation's size is made.
+Besides the output and the gradient of the input it allocates nothing of an activation's size.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lockstep.errors import BadInput
 from lockstep.nn import batchnorm_math as run
 from lockstep.nn.convert import convert, revert
-from lockstep.nn.row_gather import Rows
-from lockstep.nn.workspace import EVALUATING, Lease, Seen, Workspace
+from lockstep.nn.row_gather import RowGather
+from lockstep.nn.workspace import EVALUATING, Lease, VectorViews, Workspace
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-PATIENCE_SECONDS = 30.0
+WARN_AFTER_SECONDS = 30.0
 
 
 class SyncBatchNorm(_BatchNorm):
     """BatchNorm1d, 2d and 3d over the samples of a whole process group, on the CPU and on accelerators.
 
-    Parameters, buffers and state_dict are BatchNorm's. In evaluation mode, and in a group of one, it is BatchNorm.
-    In training mode all ranks call it together. `group=None` means all ranks.
+    Parameters, buffers and state_dict are BatchNorm's. In evaluation mode, and in a group of one rank, it is BatchNorm.
+    In training mode all ranks must call it. `group=None` means all ranks.
     """
 
     convert = staticmethod(convert)
@@ -58,27 +58,27 @@ class SyncBatchNorm(_BatchNorm):
         dtype: Any = None,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
-        self.begin(group)
+        self.set_up(group)
 
-    def begin(self, group: ProcessGroup | None, local: type[_BatchNorm] | None = None) -> None:
-        """Set what a BatchNorm does not have; `local` is what this layer was converted from."""
+    def set_up(self, group: ProcessGroup | None, local: type[_BatchNorm] | None = None) -> None:
+        """Set the attributes that a BatchNorm does not have; `local` is the class before the conversion."""
         self.group = group
         self.local = local
         self.silent = False
-        """Whether this rank's samples count for nothing: it meets the others all the same."""
+        """Whether this rank's samples are left out of the statistics; it still takes part in the all-gather."""
         self._agreed = False
-        self._rows: Rows | None = None
+        self._rows: RowGather | None = None
         self._pool: list[Workspace] = []
-        self.seen = Seen()
+        self.views = VectorViews()
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - BatchNorm's name
-        """Normalise; in training mode by the statistics of all ranks."""
+        """Normalise, in training mode with the statistics of all ranks."""
         group = self.group or dist.GroupMember.WORLD
         rows = self._rows
         if rows is None or rows.group is not group:
             if group is None or group.size() == 1:
                 return super().forward(input)
-            rows = self._rows = Rows(group)
+            rows = self._rows = RowGather(group)
         self._check_input_dim(input)
         if not self.training:
             if not self._agreed and torch.is_grad_enabled():
@@ -88,12 +88,12 @@ class SyncBatchNorm(_BatchNorm):
         return output
 
     def train(self, mode: bool = True) -> SyncBatchNorm:
-        """Set the mode; the other ranks are asked again whether they agree."""
+        """Set the mode; the next forward compares it with the other ranks'."""
         self._agreed = False
         super().train(mode)
         return self
 
-    def borrow(self, x: Tensor, rows: Rows) -> Lease:
+    def borrow(self, x: Tensor, rows: RowGather) -> Lease:
         """Return a workspace that fits x; see [Note: workspace lifetime]."""
         key = (self.num_features, run.statistics_dtype(x), x.device, rows)
         while self._pool:
@@ -102,13 +102,13 @@ class SyncBatchNorm(_BatchNorm):
         return Lease(Workspace(self.num_features, key[1:3], rows), self._pool)
 
     def track(self, space: Workspace, samples: int) -> None:
-        """Update the running statistics as BatchNorm does: with the variance of a sample, not of a population."""
+        """Update the running statistics as BatchNorm does: with the unbiased variance."""
         buffers = self._buffers
         mean, variance, batches = buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
         if mean is None or variance is None or batches is None:
             return
         xp = space.xp
-        count = self.seen.vector("batches", batches)
+        count = self.views.vector("batches", batches)
         count[()] += 1
         factor = 1.0 / float(count) if self.momentum is None else self.momentum
         news = space.scratch[:2]
@@ -116,10 +116,10 @@ class SyncBatchNorm(_BatchNorm):
         xp.multiply(space.merged[1], factor * samples / (samples - 1), out=news[1])
         if mean.dtype.itemsize >= 4:
             for name, running, new in zip(("mean", "variance"), (mean, variance), news, strict=True):
-                vector = self.seen.vector(name, running)
+                vector = self.views.vector(name, running)
                 xp.multiply(vector, 1.0 - factor, out=vector)
                 xp.add(vector, new, out=vector)
-            increment_version((mean, variance, batches))  # autograd has not seen that they changed
+            increment_version((mean, variance, batches))  # autograd does not see changes that numpy makes
         else:
             for running, new in zip((mean, variance), space.scratch_[:2], strict=True):
                 running.mul_(1.0 - factor).add_(new.to(running.dtype))
@@ -128,30 +128,30 @@ class SyncBatchNorm(_BatchNorm):
         if input.dim() < 2:
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
         if input.shape[1] != self.num_features:
-            # BatchNorm's own words, but before the others are made to wait.
+            # BatchNorm's own message, raised before the other ranks wait.
             raise RuntimeError(f"running_mean should contain {input.shape[1]} elements not {self.num_features}")
 
-    def _agree_on_evaluation(self, x: Tensor, rows: Rows) -> None:
-        """Find out whether another rank trains; see [Note: one rank in evaluation mode]."""
+    def _agree_on_evaluation(self, x: Tensor, rows: RowGather) -> None:
+        """Check that no other rank is in training mode; see [Note: one rank in evaluation mode]."""
         space = self.borrow(x, rows).space
         text = (
             f"{self._label()} on rank {_global(rows, rows.rank)} is in evaluation mode while gradients are recorded, "
-            f"and has waited {PATIENCE_SECONDS:.0f} s to learn whether the other ranks are too. If this rank evaluates "
-            "alone, do so under torch.no_grad()"
+            f"and has waited {WARN_AFTER_SECONDS:.0f} s for the other ranks to say whether they are too. To evaluate "
+            "on one rank alone, use torch.no_grad()"
         )
-        timer = threading.Timer(PATIENCE_SECONDS, warnings.warn, (text, RuntimeWarning))
+        timer = threading.Timer(WARN_AFTER_SECONDS, warnings.warn, (text, RuntimeWarning))
         timer.daemon = True
         timer.start()
         try:
             space.count[0] = EVALUATING
-            rows.exchange(space.row_, space.whole_)
+            rows.gather(space.row_, space.whole_)
         finally:
             timer.cancel()
         self.check_modes(space.counts.tolist(), rows)
         self._agreed = True
 
-    def check_modes(self, counts: list[int], rows: Rows) -> None:
-        """Refuse, on every rank alike, a group of which some ranks train and some do not."""
+    def check_modes(self, counts: list[int], rows: RowGather) -> None:
+        """Raise, on every rank, if some ranks are in training mode and others in evaluation mode."""
         evaluating = [str(_global(rows, rank)) for rank, count in enumerate(counts) if count == EVALUATING]
         training = [str(_global(rows, rank)) for rank, count in enumerate(counts) if count != EVALUATING]
         if evaluating and training:
@@ -164,24 +164,24 @@ class SyncBatchNorm(_BatchNorm):
         return f"SyncBatchNorm({self.num_features})"
 
     def __getstate__(self) -> dict[str, Any]:
-        of_this_process: dict[str, Any] = {"_rows": None, "_pool": [], "seen": Seen(), "_agreed": False}
+        of_this_process: dict[str, Any] = {"_rows": None, "_pool": [], "views": VectorViews(), "_agreed": False}
         return {**self.__dict__, **of_this_process}
 
 
-# [Note: one rank in evaluation mode] The ranks that train wait for every rank's row. A rank that is in evaluation
-# mode by mistake would not come, and they would wait until the group's timeout. So a layer in evaluation mode that
-# is run with gradients recorded, as a training step is and evaluation under no_grad is not, sends a row too, with
-# the count EVALUATING: once after each change of its mode, for then the ranks have agreed. If all evaluate (frozen
-# layers), nothing happens; if only some do, every rank raises the same error. Under no_grad nothing is asked,
-# because there one rank may well evaluate alone.
+# [Note: one rank in evaluation mode] The ranks in training mode wait for every rank's row. A rank that is in evaluation
+# mode by mistake would send none, and they would wait until the group's timeout. So a layer in evaluation mode also
+# sends a row, with the count EVALUATING, if gradients are recorded (as in a training step, but not in an evaluation
+# under no_grad): once after each change of its mode, because the ranks then agree. If all ranks evaluate (frozen
+# layers), nothing more happens; if only some do, every rank raises the same error. Under no_grad nothing is sent,
+# because one rank may evaluate alone there.
 
 
 def _as(vector: Tensor | None, like: Tensor | None) -> Tensor | None:
-    """Return a vector in the precision of another, if both are there."""
+    """Return a vector in the precision of another, if both exist."""
     return vector if vector is None or like is None or vector.dtype == like.dtype else vector.to(like.dtype)
 
 
-def _global(rows: Rows, rank: int) -> int:
+def _global(rows: RowGather, rank: int) -> int:
     return dist.get_global_rank(rows.group, rank)
 
 
@@ -190,7 +190,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: SyncBatchNorm, rows: Rows
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: SyncBatchNorm, rows: RowGather
     ) -> Tensor:
         ctx.lease, ctx.rows, ctx.silent = layer.borrow(x, rows), rows, layer.silent
         ctx.save_for_backward(x, weight)
@@ -201,7 +201,7 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "SyncBatchNorm has no second derivative: leave out create_graph=True, or use BatchNorm for this layer"
+                "SyncBatchNorm does not support second derivatives: leave out create_graph=True, or use BatchNorm"
             )
         gradients: tuple[Tensor | None, ...] = ctx.lease.space.quiet.run(_backward, ctx, grad, *ctx.saved_tensors)
         return *gradients, None, None
@@ -212,7 +212,7 @@ def _forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, la
     own = x.numel() // layer.num_features
     xp, shift, left = space.xp, space.unit.zero, space.scratch_[0]
     centred = None
-    if own and run.by_planes(x):
+    if own and run.channels_contiguous(x):
         shift = torch.empty_like(left)
         centred = run.centre(x, shift, space.unit)
     if own and not ctx.silent:  # 1
@@ -221,37 +221,37 @@ def _forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, la
         else:
             space.put(*run.statistics(x, left))
     space.count[0] = 0 if ctx.silent else own
-    ctx.rows.exchange(space.row_, space.whole_)  # 2
+    ctx.rows.gather(space.row_, space.whole_)  # 2
     counts = space.counts.tolist()
     if EVALUATING in counts:
         layer.check_modes(counts, ctx.rows)
     ctx.merged = None
     samples = run.merge(xp, counts, space.pairs, space.merged, space.scratch_pairs)  # 3
-    if samples == 0:  # all ranks are empty, or run fillers whose output nobody uses
-        return run.normalise(x, None, None, run.Merged(*space.unit, layer.eps, 0))
+    if samples == 0:  # all ranks are empty, or run fillers whose output is not used
+        return run.normalise(x, None, None, run.GlobalStatistics(*space.unit, layer.eps, 0))
     if samples == 1:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
-    ctx.merged = merged = run.Merged(space.mean_, space.variance_, layer.eps, samples)
+    ctx.merged = merged = run.GlobalStatistics(space.mean_, space.variance_, layer.eps, samples)
     layer.track(space, samples)
     if own == 0:
         return torch.empty_like(x)
     weight, bias = _as(weight, merged.mean), _as(bias, merged.mean)  # 4
-    factor = None if weight is None else layer.seen.vector("weight", weight)
+    factor = None if weight is None else layer.views.vector("weight", weight)
     run.factors(xp, space.merged[1], layer.eps, factor, (space.inverse, space.scale))
     if centred is not None:
         return run.normalise_in_place(centred, weight, bias, torch.sub(merged.mean, shift, out=left), merged)
     if x.dtype != merged.mean.dtype:
         return run.normalise(x, weight, bias, merged)
-    added = None if bias is None else layer.seen.vector("bias", bias)
+    added = None if bias is None else layer.views.vector("bias", bias)
     run.offset(xp, space.merged[0], space.scale, added, out=space.scratch[0])
-    return run.line(x, space.scale_, left)
+    return run.affine(x, space.scale_, left)
 
 
 def _backward(ctx: Any, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor | None, ...]:
     space, merged = ctx.lease.space, ctx.merged
     if merged is None:
-        nothing = torch.zeros_like(weight) if weight is not None else None  # nobody had samples
-        return torch.zeros_like(x), nothing, nothing
+        zeros = torch.zeros_like(weight) if weight is not None else None  # no rank had samples
+        return torch.zeros_like(x), zeros, zeros
     counted = x.numel() > 0 and not ctx.silent
     of_input, of_weight, of_bias = ctx.needs_input_grad[:3]
     if counted:  # 5
@@ -261,18 +261,22 @@ def _backward(ctx: Any, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple
     grad_input = None
     if of_input:
         space.put(plain, with_x)
-        ctx.rows.exchange(space.row_, space.whole_)  # 6
+        ctx.rows.gather(space.row_, space.whole_)  # 6
         sums = run.add_up(space.xp, space.pairs)  # 7
         grad_input = _input_gradient(grad, x, space, sums, merged) if counted else torch.zeros_like(x)
     return grad_input, _as(with_x, weight) if of_weight else None, _as(plain, weight) if of_bias else None
 
 
-def _input_gradient(grad: Tensor, x: Tensor, space: Workspace, sums: Any, merged: run.Merged) -> Tensor:
-    """Do the rest of step 7, in two passes over x where that is as exact as in three."""
+def _input_gradient(grad: Tensor, x: Tensor, space: Workspace, sums: Any, merged: run.GlobalStatistics) -> Tensor:
+    """Do the rest of step 7, in two passes over x if they are as exact as three."""
     xp, mean, (slope, offset, spare) = space.xp, space.merged[0], space.scratch[:3]
     slope_, offset_, spare_ = space.scratch_[:3]
     run.coefficients(xp, space.inverse, space.scale, merged.samples, sums, (slope, offset))
-    if run.by_planes(x) or x.dtype != merged.mean.dtype or not run.near(xp, mean, space.inverse, spare):
+    if (
+        run.channels_contiguous(x)
+        or x.dtype != merged.mean.dtype
+        or not run.means_near_zero(xp, mean, space.inverse, spare)
+    ):
         return run.input_gradient(grad, x, merged.mean, (space.scale_, slope_, offset_), space.unit)
     run.offset(xp, mean, slope, offset, out=spare)
-    return run.near_input_gradient(grad, x, (space.scale_, slope_, spare_))
+    return run.two_pass_input_gradient(grad, x, (space.scale_, slope_, spare_))

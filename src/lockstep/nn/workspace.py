@@ -1,4 +1,4 @@
-"""The memory that one forward and its backward need besides their results, kept from step to step."""
+"""The memory that a forward and its backward need besides their results, reused in every step."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy
 import torch
 
 from lockstep.comm.combine import quiet_context
-from lockstep.nn.batchnorm_math import Unit, vector_of
+from lockstep.nn.batchnorm_math import UnitStatistics, vector_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from lockstep.nn.batchnorm_math import Vector
-    from lockstep.nn.row_gather import Rows
+    from lockstep.nn.row_gather import RowGather
 
 HEADER = 2
-"""Words before a row's vectors; the first 8 bytes are the count, as an integer."""
+"""Elements before a row's vectors; their first 8 bytes are the count, as an integer."""
 EVALUATING = -1
 """The count of a rank that is in evaluation mode."""
 
 
 class Workspace:
-    """Vectors of one layer, with their views made once; a name with `_` is a tensor, see [Note: arrays].
+    """Vectors of one layer and their views; a name that ends in `_` is a tensor, see [Note: arrays].
 
-    A row, of which each rank has one:    | count | mean or sum of grad | variance or sum of grad * normalised x |
+    Each rank has one row:    | count | mean or sum of grad | variance or sum of grad * normalised x |
     """
 
-    def __init__(self, channels: int, like: tuple[torch.dtype, torch.device], rows: Rows) -> None:
+    def __init__(self, channels: int, like: tuple[torch.dtype, torch.device], rows: RowGather) -> None:
         dtype, device = like
         self.key = (channels, dtype, device, rows)
         self.xp: Any = numpy if device.type == "cpu" else torch
@@ -49,14 +49,14 @@ class Workspace:
         self.scratch_pairs = vector_of(scratch)[:2], vector_of(scratch)[2:]
         factors = self.row_.new_zeros(2, channels)
         (self.inverse, self.scale), self.scale_ = vector_of(factors), factors[1]
-        """1 / deviation and weight / deviation, from a forward for its backward."""
-        self.unit = Unit(self.row_.new_zeros(channels), self.row_.new_ones(channels))
+        """1 / deviation and weight / deviation, computed by a forward for its backward."""
+        self.unit = UnitStatistics(self.row_.new_zeros(channels), self.row_.new_ones(channels))
         self.quiet = quiet_context()
-        """Runs what computes here: numpy warns of an overflow, BatchNorm does not."""
+        """The context for the arithmetic: numpy would warn of an overflow, BatchNorm does not."""
 
     def put(self, first: Tensor, second: Tensor) -> None:
         """Write two vectors into the own row."""
-        if first.is_cpu and first.dtype == self.row_.dtype:  # the shortest way there, see [Note: few ways]
+        if first.is_cpu and first.dtype == self.row_.dtype:  # the fastest way, see [Note: few operators]
             at, size = self._own_.data_ptr(), first.nbytes
             memmove(at, first.data_ptr(), size)
             memmove(at + size, second.data_ptr(), size)
@@ -64,27 +64,27 @@ class Workspace:
             torch.stack((first, second), out=self._own_)
 
 
-class Seen:
-    """Tensors that stay from step to step, seen as vectors: made once, and anew if one is replaced or moves."""
+class VectorViews:
+    """Views of tensors that live for many steps, as vectors: made once, and again if a tensor is replaced or moved."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[Tensor, int, Vector]] = {}
+        self._views: dict[str, tuple[Tensor, int, Vector]] = {}
 
     def vector(self, name: str, tensor: Tensor) -> Vector:
         """Return a tensor as a vector of the same memory."""
-        kept = self._kept.get(name)
-        # What is kept holds on to its memory, so the same address is the same memory.
-        if kept is None or kept[0] is not tensor or kept[1] != tensor.data_ptr():
-            kept = self._kept[name] = (tensor, tensor.data_ptr(), vector_of(tensor))
-        return kept[2]
+        view = self._views.get(name)
+        # The entry keeps the memory alive, so the same address is the same memory.
+        if view is None or view[0] is not tensor or view[1] != tensor.data_ptr():
+            view = self._views[name] = (tensor, tensor.data_ptr(), vector_of(tensor))
+        return view[2]
 
 
 class Lease:
-    """A workspace in use. It goes back to its layer when the graph that needs it is gone, not before.
+    """A workspace in use. It returns to its layer when the graph that needs it is freed, not before.
 
-    [Note: workspace lifetime] A layer may be run several times before its backward, and a graph may be walked
-    twice. So neither the next forward nor the end of a backward says that a workspace is free; the end of the
-    graph's node, which holds the lease, does.
+    [Note: workspace lifetime] A layer may run several times before its backward, and a graph may be used for two
+    backwards. So a workspace is free neither at the next forward nor at the end of a backward, but when the node of
+    the graph that holds the lease is freed.
     """
 
     __slots__ = ("pool", "space")

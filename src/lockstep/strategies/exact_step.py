@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from lockstep.exchange.base import Exchange
 from lockstep.lanes.flat_layout import BLOCK, tensor_blocks
 from lockstep.lanes.schedule import owned_lanes
-from lockstep.lanes.tree import Fold, folding, running
+from lockstep.lanes.tree import Fold, folding, running_sum
 from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backward
@@ -77,7 +77,7 @@ class ExactWorker:
             plans = [folding(node) for node in exchange.nodes]
         else:
             self._lanes = [owned_lanes(training.lanes, exchange.workers, exchange.rank)]
-            plans = [running(len(self._lanes[0]))]
+            plans = [running_sum(len(self._lanes[0]))]
         self._folds = [folds for folds, _ in plans]
         spare = max(buffers for _, buffers in plans) - 1
         self._scratch = [[untouched(p[0]) for _ in range(spare)] for p in self._partials]

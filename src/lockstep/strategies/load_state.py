@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import BadInput
-from lockstep.lanes.flat_layout import Slot
+from lockstep.lanes.flat_layout import TensorSlot
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import Tuned
 
@@ -101,7 +101,7 @@ class _Slices:
         for chunk in worker.chunks:
             self._chunks[chunk.section].append(chunk)
         names = worker.flat.names
-        self._places: dict[str, tuple[int, Slot]] = {
+        self._places: dict[str, tuple[int, TensorSlot]] = {
             names[slot.index]: (number, slot)
             for number, section in enumerate(worker.flat.sections)
             for slot in section.slots

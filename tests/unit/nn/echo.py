@@ -24,7 +24,7 @@ class Echo:
     def __init__(self, group: Any) -> None:
         self.group = group
 
-    def exchange(self, row: Tensor, whole: Tensor) -> None:
+    def gather(self, row: Tensor, whole: Tensor) -> None:
         whole.view(2, -1).copy_(row)
 
 

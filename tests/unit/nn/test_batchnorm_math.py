@@ -83,24 +83,24 @@ def test_both_layouts_are_batchnorm(shape: tuple[int, ...], last: bool) -> None:
         x = x.to(memory_format=LAYOUTS[x.dim()])
     channels, grad = shape[1], torch.randn(shape, generator=generator, dtype=torch.float64)
     weight, bias = torch.rand(2, channels, generator=generator, dtype=torch.float64)
-    unit = run.Unit(x.new_zeros(channels), x.new_ones(channels))
+    unit = run.UnitStatistics(x.new_zeros(channels), x.new_ones(channels))
     pair, shift = x.new_empty(2, channels), x.new_empty(channels)
-    assert run.by_planes(x) == (x.stride(1) != 1)
-    if run.by_planes(x):
+    assert run.channels_contiguous(x) == (x.stride(1) != 1)
+    if run.channels_contiguous(x):
         centred = run.centre(x, shift, unit)
         run.centred_statistics(numpy, centred, run.vector_of(shift), unit, run.vector_of(pair))
     else:
         torch.stack(run.statistics(x, shift), out=pair)
-    at = run.Merged(pair[0], pair[1], 1e-5, x.numel() // channels)
+    at = run.GlobalStatistics(pair[0], pair[1], 1e-5, x.numel() // channels)
     vectors = x.new_empty(5, channels)
     mean, (inverse, scale, slope, offset, spare) = run.vector_of(pair[0]), run.vector_of(vectors)
     run.factors(numpy, run.vector_of(pair[1]), at.eps, run.vector_of(weight), (inverse, scale))
-    if run.by_planes(x):
+    if run.channels_contiguous(x):
         output = run.normalise_in_place(centred, weight, bias, pair[0] - shift, at)
     else:
         output = run.normalise(x, weight, bias, at)
         run.offset(numpy, mean, scale, run.vector_of(bias), out=spare)
-        torch.testing.assert_close(run.line(x, vectors[1], vectors[4]), output, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(run.affine(x, vectors[1], vectors[4]), output, rtol=1e-10, atol=1e-10)
     leaves = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
     stock = F.batch_norm(leaves[0], None, None, leaves[1], leaves[2], training=True)
     torch.testing.assert_close(output, stock.detach(), rtol=1e-10, atol=1e-10)
@@ -113,15 +113,15 @@ def test_both_layouts_are_batchnorm(shape: tuple[int, ...], last: bool) -> None:
     found = run.input_gradient(grad, x, pair[0], list(vectors[1:4]), unit)
     torch.testing.assert_close(found, leaves[0].grad, rtol=1e-10, atol=1e-10)
     run.offset(numpy, mean, slope, offset, out=spare)
-    found = run.near_input_gradient(grad, x, (vectors[1], vectors[2], vectors[4]))
+    found = run.two_pass_input_gradient(grad, x, (vectors[1], vectors[2], vectors[4]))
     torch.testing.assert_close(found, leaves[0].grad, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("mean", "expected"), [([0.5, -1.0], True), ([0.0, 20.0], False), ([-20.0, 0.0], False)])
 def test_near_means_are_within_some_deviations(mean: list[float], expected: bool) -> None:
     inverse = numpy.ones(2)
-    assert run.near(numpy, numpy.array(mean), inverse, numpy.empty(2)) is expected
-    assert not run.near(torch, torch.zeros(2), torch.ones(2), torch.empty(2)), "a device is not asked"
+    assert run.means_near_zero(numpy, numpy.array(mean), inverse, numpy.empty(2)) is expected
+    assert not run.means_near_zero(torch, torch.zeros(2), torch.ones(2), torch.empty(2)), "a device is not asked"
 
 
 @settings(max_examples=20, deadline=None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from lockstep.nn.buckets import ALIGN, LARGE_BYTES, Bucket, Parameter, plan
+from lockstep.nn.buckets import ALIGN, LARGE_BYTES, Bucket, ParameterSpec, plan
 
 CPU = torch.device("cpu")
 KIB = 1024
 
 
-def parameter(name: str, count: int, dtype: torch.dtype = torch.float32, *, frozen: bool = False) -> Parameter:
-    return Parameter(name=name, shape=(count,), stride=(1,), dtype=dtype, device=CPU, requires_grad=not frozen)
+def parameter(name: str, count: int, dtype: torch.dtype = torch.float32, *, frozen: bool = False) -> ParameterSpec:
+    return ParameterSpec(name=name, shape=(count,), stride=(1,), dtype=dtype, device=CPU, requires_grad=not frozen)
 
 
 def members(buckets: list[Bucket]) -> list[list[int]]:
@@ -66,7 +66,7 @@ def test_a_plan_depends_on_the_parameters_alone() -> None:
 
 def test_dense() -> None:
     def strided(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-        return Parameter(name="x", shape=shape, stride=stride, dtype=torch.float32, device=CPU).is_dense
+        return ParameterSpec(name="x", shape=shape, stride=stride, dtype=torch.float32, device=CPU).is_dense
 
     assert strided((4, 3, 2, 2), (12, 4, 2, 1))
     assert strided((4, 3, 2, 2), (12, 1, 6, 3))  # channels last

@@ -64,7 +64,7 @@ class Own(nn.BatchNorm1d):
 
 @pytest.mark.parametrize(
     ("layer", "words"),
-    [(Own(3), "0 is a Own with a forward of its own"), (nn.LazyBatchNorm1d(), "without a size: run one batch first")],
+    [(Own(3), "0 is a Own with its own forward"), (nn.LazyBatchNorm1d(), "without a size: run one batch through")],
 )
 def test_what_cannot_be_converted_is_named(layer: nn.Module, words: str) -> None:
     with pytest.raises(BadInput, match=words):
@@ -72,7 +72,7 @@ def test_what_cannot_be_converted_is_named(layer: nn.Module, words: str) -> None
 
 
 def test_what_cannot_be_reverted_is_named() -> None:
-    with pytest.raises(BadInput, match="made as a SyncBatchNorm"):
+    with pytest.raises(BadInput, match="created as a SyncBatchNorm"):
         SyncBatchNorm.revert(SyncBatchNorm(3))
 
 

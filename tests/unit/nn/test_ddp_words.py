@@ -6,18 +6,18 @@ import subprocess
 import sys
 
 from lockstep.nn.ddp_checks import first_difference
-from lockstep.nn.missing import ABSENT, GOT, MISSED, describe
+from lockstep.nn.missing_gradients import MISSING, NO_DATA, PRESENT, describe
 
 
 def test_missing_gradients_are_named_with_their_ranks() -> None:
-    rows = [[GOT, MISSED, MISSED], [MISSED, MISSED, GOT], [ABSENT, ABSENT, ABSENT]]
+    rows = [[PRESENT, MISSING, MISSING], [MISSING, MISSING, PRESENT], [NO_DATA, NO_DATA, NO_DATA]]
     text = describe(["a", "b", "c"], rows, [4, 5, 6])
     assert "3 parameters got no gradient in this backward: a (rank 5), b (every rank), c (rank 4). " in text
 
 
 def test_a_long_list_is_cut() -> None:
     names = [f"p{i}" for i in range(20)]
-    text = describe(names, [[MISSED] * 20, [GOT] * 20], [0, 1])
+    text = describe(names, [[MISSING] * 20, [PRESENT] * 20], [0, 1])
     assert "p7 (rank 0) and 12 more." in text
 
 

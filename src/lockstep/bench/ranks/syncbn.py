@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 import lockstep  # noqa: F401 - registers the backend "shm", where there is one
 from lockstep.bench.ranks.syncbn_by_hand import ByHand
 from lockstep.nn import SyncBatchNorm
-from lockstep.nn.row_gather import Rows
+from lockstep.nn.row_gather import RowGather
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -133,7 +133,7 @@ class _Counting:
     def __init__(self, sent: list[int]) -> None:
         self.sent = sent
         places: list[tuple[Any, str, int]] = [(dist, "all_gather_single", 1), (dist, "all_reduce", 0)]
-        places.append((Rows, "exchange", 1))
+        places.append((RowGather, "gather", 1))
         self.patched = [(owner, name, getattr(owner, name), position) for owner, name, position in places]
 
     def __enter__(self) -> None:

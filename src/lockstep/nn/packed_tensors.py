@@ -1,4 +1,4 @@
-"""Several tensors as one message from one rank to the others, whatever their dtypes."""
+"""Several tensors broadcast in one message, whatever their dtypes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ALIGN = 64
 CHUNK_BYTES = 32 << 20
 
 
-class Bundle:
-    """The bytes of tensors of these shapes and dtypes, all on one device, one after another; kept from step to step."""
+class PackedTensors:
+    """A buffer for the bytes of tensors of these shapes and dtypes, all on one device; reused in every step."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._like = [(tensor.shape, tensor.dtype) for tensor in tensors]
@@ -28,31 +28,31 @@ class Bundle:
         ]
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
-        """Tell whether tensors are those it was made for, or like them."""
+        """Return whether tensors have the shapes and dtypes that the buffer was made for."""
         return [(tensor.shape, tensor.dtype) for tensor in tensors] == self._like
 
     def broadcast(self, tensors: Sequence[Tensor], source: int, group: dist.ProcessGroup) -> None:
-        """Give the tensors the values that they have on the group's rank `source`."""
+        """Set the tensors to the values that they have on the group's rank `source`."""
         mine = group.rank() == source
         with torch.no_grad():
             if mine:
                 torch._foreach_copy_(self._views, list(tensors))
             dist.broadcast(self._bytes, group_src=source, group=group)
             if not mine:
-                # Saved for a backward that is still to come, they may be changed all the same: torch's DDP does too.
+                # They may be changed even if they are saved for a backward that is still to come, as in torch's DDP.
                 with torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors)):
                     torch._foreach_copy_(list(tensors), self._views)
 
 
 def broadcast_once(tensors: Sequence[Tensor], source: int, group: dist.ProcessGroup) -> None:
-    """Do so for many tensors on any devices, in messages of bounded size."""
+    """Broadcast many tensors, on any devices, in messages of bounded size."""
     chunk: list[Tensor] = []
     size = 0
     for tensor in tensors:
         if chunk and (size + tensor.nbytes > CHUNK_BYTES or tensor.device != chunk[0].device):
-            Bundle(chunk).broadcast(chunk, source, group)
+            PackedTensors(chunk).broadcast(chunk, source, group)
             chunk, size = [], 0
         chunk.append(tensor)
         size += tensor.nbytes
     if chunk:
-        Bundle(chunk).broadcast(chunk, source, group)
+        PackedTensors(chunk).broadcast(chunk, source, group)

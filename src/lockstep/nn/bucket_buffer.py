@@ -1,4 +1,4 @@
-"""A bucket with its memory: gradients are put into it, and become views of it."""
+"""The memory of a bucket: gradients are copied into it and become views of it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from lockstep.errors import BadInput
 if TYPE_CHECKING:
     from torch import nn
 
-    from lockstep.nn.buckets import Bucket, Parameter
+    from lockstep.nn.buckets import Bucket, ParameterSpec
 
 
-class Filling:
-    """One bucket's flat tensor, and a view of it for each gradient. Called without recording gradients."""
+class BucketBuffer:
+    """One bucket's flat tensor, and a view of it for each gradient. Call its methods under torch.no_grad()."""
 
     def __init__(
-        self, bucket: Bucket, parameters: Sequence[nn.Parameter], like: Sequence[Parameter], scale: float
+        self, bucket: Bucket, parameters: Sequence[nn.Parameter], specs: Sequence[ParameterSpec], scale: float
     ) -> None:
         self.flat = torch.zeros(bucket.numel, dtype=bucket.dtype, device=bucket.device)
-        self.wire = torch.view_as_real(self.flat).view(-1) if bucket.dtype.is_complex else self.flat
-        """What is exchanged: backends have no complex numbers."""
+        self.payload = torch.view_as_real(self.flat).view(-1) if bucket.dtype.is_complex else self.flat
+        """What is reduced: the flat tensor as real numbers, because backends have no complex ones."""
         self.flag = self.flat[-1:]
         self._scale = scale
         self._small = self.flat[bucket.small_from :]
-        self._names = [like[slot.index].name for slot in bucket.slots]
+        self._names = [specs[slot.index].name for slot in bucket.slots]
         self._parameters = [parameters[slot.index] for slot in bucket.slots]
-        self.views = [_view(self.flat, slot.start, like[slot.index]) for slot in bucket.slots]
+        self.views = [_view(self.flat, slot.start, specs[slot.index]) for slot in bucket.slots]
         self._large = sum(slot.large for slot in bucket.slots)
         self._rest = list(zip(self._parameters, self.views, strict=True))[self._large :]
 
     def put_large(self, position: int) -> None:
-        """Take one gradient, already scaled on its way."""
+        """Copy one gradient into the bucket, scaled."""
         parameter, view = self._parameters[position], self.views[position]
         gradient = parameter.grad
         if gradient is None or gradient.layout is not torch.strided:
-            self._refuse(position)
+            self._raise_unusable(position)
         elif gradient is view:
             view.mul_(self._scale)
         elif self._scale == 1.0:
@@ -49,15 +49,15 @@ class Filling:
         parameter.grad = view
 
     def lacks(self) -> bool:
-        """Tell whether a small gradient is not there."""
+        """Return whether a small gradient is missing."""
         return any(parameter.grad is None for parameter, _ in self._rest)
 
     def replaced(self) -> bool:
-        """Tell whether a small gradient is no longer the view that it was made."""
+        """Return whether a small gradient is no longer a view of the bucket."""
         return any(parameter.grad is not view for parameter, view in self._rest)
 
     def put_small(self) -> None:
-        """Take all the small gradients in one call."""
+        """Copy all small gradients in one call."""
         fresh = [(view, gradient) for parameter, view in self._rest if (gradient := parameter.grad) is not view]
         if fresh:
             views, gradients = zip(*fresh, strict=True)
@@ -66,7 +66,7 @@ class Filling:
             except (RuntimeError, TypeError):
                 for position, parameter in enumerate(self._parameters):
                     if parameter.grad is None or parameter.grad.layout is not torch.strided:
-                        self._refuse(position)
+                        self._raise_unusable(position)
                 raise
         if self._scale != 1.0:
             self._small.mul_(self._scale)
@@ -74,10 +74,10 @@ class Filling:
             parameter.grad = view
 
     def put_rest(self, done: Sequence[bool]) -> list[int]:
-        """Take what is there of a bucket that is not complete; return the positions of what is not.
+        """Copy the existing gradients of an incomplete bucket; return the positions of the missing ones.
 
-        `done` says which positions were ready in this backward: the large ones of them are in their places. A
-        gradient from earlier backwards counts too. What is missing is zero for the others, and flagged.
+        `done` says which positions became ready in this backward: the large ones of them are copied already. A
+        gradient of an earlier backward counts too. A missing one is zero and sets the flag.
         """
         missing = []
         for position, (parameter, view) in enumerate(zip(self._parameters, self.views, strict=True)):
@@ -98,22 +98,22 @@ class Filling:
         return missing
 
     def attach(self, position: int) -> None:
-        """Make a gradient that was missing here what it is on the other ranks."""
+        """Set a gradient that was missing on this rank to the mean over the others."""
         self._parameters[position].grad = self.views[position]
 
-    def _refuse(self, position: int) -> None:
+    def _raise_unusable(self, position: int) -> None:
         name = self._names[position]
         if self._parameters[position].grad is None:
             raise BadInput(
-                f"the gradient of {name} was taken away by another hook before it was reduced: remove that hook"
+                f"the gradient of {name} was removed by another hook before it was reduced: remove that hook"
             )
         raise BadInput(
             f"{name} has a sparse gradient: use sparse=False in its embedding, or torch's DDP for this model"
         )
 
 
-def _view(flat: Tensor, start: int, like: Parameter) -> Tensor:
-    """Return a piece of the flat tensor that lies in memory as the parameter does, where that is without gaps."""
-    if like.is_dense:
-        return flat.as_strided(like.shape, like.stride, start)
-    return flat[start : start + like.numel].view(like.shape)
+def _view(flat: Tensor, start: int, specs: ParameterSpec) -> Tensor:
+    """Return a view of the flat tensor with the parameter's memory layout, if that has no gaps; else contiguous."""
+    if specs.is_dense:
+        return flat.as_strided(specs.shape, specs.stride, start)
+    return flat[start : start + specs.numel].view(specs.shape)
