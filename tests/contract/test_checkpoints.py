@@ -59,7 +59,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_single_then_processes_then_threads(name: str, group: tuple[Ranks, list[int]], tmp_path: Path) -> None:
     ranks, hosts = group
-    files = [tmp_path / "one.ls", tmp_path / "two.ls"]
+    files = [tmp_path / "one.safetensors", tmp_path / "two.safetensors"]
     one = make(name, "single", World.alone(threads=1), 1)
     go_on(one, 3)
     one.save(files[0])
@@ -72,7 +72,7 @@ def test_single_then_processes_then_threads(name: str, group: tuple[Ranks, list[
     assert (two.digest(), two.steps, two.epoch, two.epoch_step) == (middle, 5, 1, 1)
     go_on(two)
     assert two.digest() == reference(name)
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["one.ls", "two.ls"]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["one.safetensors", "two.safetensors"]
 
 
 @pytest.mark.parametrize("stop", [0, 1, EPOCH_STEPS, 2 * EPOCH_STEPS])
@@ -82,9 +82,9 @@ def test_threads_then_single(name: str, stop: int, tmp_path: Path) -> None:
     one = make(name, "dp", World.alone(threads=1), 2)
     if stop:
         go_on(one, stop)
-    one.save(tmp_path / "one.ls")
+    one.save(tmp_path / "one.safetensors")
     two = make(name, "single", World.alone(threads=1), 1)
-    two.load(tmp_path / "one.ls")
+    two.load(tmp_path / "one.safetensors")
     assert two.digest() == one.digest()
     assert len(go_on(two)) == 2 * EPOCH_STEPS - stop
     assert two.digest() == reference(name)
@@ -107,7 +107,7 @@ def stock(rank: int, size: int, name: str, backend: str, files: list[Path]) -> t
 
 @pytest.mark.parametrize("name", ["sgd", "clipped groups", "schedule", "whole tensors"])
 def test_the_stock_strategy(name: str, tmp_path: Path, pair: Ranks) -> None:
-    files = [tmp_path / "one.ls", tmp_path / "two.ls"]
+    files = [tmp_path / "one.safetensors", tmp_path / "two.safetensors"]
     one = make(name, "single", World.alone(threads=1), 1)
     go_on(one, 3)
     one.save(files[0])

@@ -46,8 +46,8 @@ def test_side_by_side(tmp_path: Path) -> None:
     assert found["settings"]["command"].startswith("lockstep compare ")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"torch-ddp-2", "plan.json", "report.html", "comparison.md"} <= names
-    assert (tmp_path / "out" / "torch-ddp-1" / "final.ls").is_file()
-    assert not (tmp_path / "out" / "torch-ddp-2" / "final.ls").exists(), "the weights are kept once per way"
+    assert (tmp_path / "out" / "torch-ddp-1" / "final.safetensors").is_file()
+    assert not (tmp_path / "out" / "torch-ddp-2" / "final.safetensors").exists(), "the weights are kept once per way"
 
 
 def test_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from lockstep.launch.start import start_run
 from lockstep.train.records import read_json, read_records
 from lockstep.train.spec import RunSpec
-from lockstep.train.weights import largest_difference
+from lockstep.train.weights_difference import largest_difference
 from tests.commands import TINY, inside
 
 PARTS = {"data", "forward", "backward", "exchange", "optimizer", "wait"}
@@ -121,6 +121,7 @@ def test_no_measure_notes_time_and_loss_only(runs: dict[str, Path], tmp_path: Pa
     for line in steps_of(folder):
         assert set(line) == {"step", "epoch", "loss", "weight", "total", "began"}
     assert sorted(path.name for path in folder.iterdir()) == [
+        "final.safetensors",
         "rank-0.jsonl",
         "rank-1.jsonl",
         "result.json",

@@ -13,6 +13,7 @@ from lockstep.errors import BadInput, RunFailed
 from lockstep.launch.start import start_run
 from lockstep.report.collect import read_run
 from lockstep.train import checkpoint
+from lockstep.train.checkpoint_folder import kept
 from lockstep.train.records import read_json, read_records
 from lockstep.train.resume import holding, read_standing, resumed_spec
 from lockstep.train.spec import RunSpec, versions
@@ -53,7 +54,7 @@ def test_a_worker_is_killed_and_half_of_them_go_on(tmp_path: Path, unbroken: tup
     out = tmp_path / "out"
     with pytest.raises(RunFailed, match=r"rank 1 .* failed at step 10"):
         begin(out, ":killed", strategy="ddp", workers=4, launcher="spawn", checkpoint_every=3)
-    assert [name for name in names(out) if name.endswith(".ls")] == ["checkpoint-000006.ls", "checkpoint-000009.ls"]
+    assert [path.name for path in kept(out)] == ["checkpoint-000009.safetensors", "checkpoint-000006.safetensors"]
     result = go_on(out, workers=2)
     assert result["digest"] == unbroken[0]
     assert [(one["step"], one["written_by"], one["warnings"]) for one in result["resumed"]] == [
@@ -70,9 +71,9 @@ def test_a_worker_is_killed_and_half_of_them_go_on(tmp_path: Path, unbroken: tup
     ]
     assert names(out) == [
         "attempt-1",
-        "checkpoint-000015.ls",
-        "checkpoint-000016.ls",
-        "final.ls",
+        "checkpoint-000015.safetensors",
+        "checkpoint-000016.safetensors",
+        "final.safetensors",
         "prints.jsonl",
         "rank-0.jsonl",
         "rank-1.jsonl",
@@ -88,7 +89,7 @@ def test_the_writer_is_killed_and_another_launcher_goes_on(tmp_path: Path, unbro
     out = tmp_path / "out"
     with pytest.raises(RunFailed, match=r"(?s)rank 0 .*SIGKILL"):
         begin(out, ":writer_killed", strategy="ddp", workers=2, launcher="spawn", checkpoint_every=4)
-    assert ".checkpoint-000008.ls.draft" in names(out)
+    assert ".checkpoint-000008.safetensors.draft" in names(out)
     result = go_on(out, launcher="torchrun")
     assert result["digest"] == unbroken[0]
     assert result["resumed"][0]["step"] == 4
@@ -184,15 +185,16 @@ def test_another_model(tmp_path: Path) -> None:
 def test_another_version_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = versions()
-    monkeypatch.setattr(checkpoint, "versions", lambda: {**found, "torch": "1.0"})
+    here = versions()
+    monkeypatch.setattr(checkpoint, "versions", lambda: {**here, "torch": "1.0"})
     out = begin(tmp_path / "out", steps=2, checkpoint_every=1)
     monkeypatch.undo()
-    (out / "checkpoint-000002.ls").write_bytes(b"damaged")
+    (out / "checkpoint-000002.safetensors").write_bytes(b"damaged")
     result = go_on(out, steps=3)
     warnings = result["resumed"][-1]["warnings"]
-    assert f"torch 1.0 wrote the checkpoint, here is {found['torch']}: bits may differ" in warnings
-    assert any("checkpoint-000002.ls has 7 bytes" in one and "from checkpoint-000001.ls" in one for one in warnings)
+    assert f"torch 1.0 wrote the checkpoint, here is {here['torch']}: bits may differ" in warnings
+    (passed_over,) = (one for one in warnings if "checkpoint-000002.safetensors has 7 bytes" in one)
+    assert passed_over.endswith("Went on from checkpoint-000001.safetensors")
     assert capfd.readouterr().err.count("lockstep: warning: ") == 2
     assert result["resumed"][-1]["step"] == 1
 

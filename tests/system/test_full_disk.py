@@ -66,7 +66,10 @@ def test_the_disk_fills_up_with_checkpoints(small_disk: Path, tmp_path: Path) ->
         start_run(order, out)
     assert "What was written before it is whole: make room" in str(failed.value)
     assert not list(out.glob(".*"))
-    assert sorted(path.name for path in out.glob("*.ls")) == ["checkpoint-000002.ls", "checkpoint-000004.ls"]
+    assert sorted(path.name for path in out.glob("*.safetensors")) == [
+        "checkpoint-000002.safetensors",
+        "checkpoint-000004.safetensors",
+    ]
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
     again = start_run(resumed_spec(read_standing(out), {}), out)
     whole = start_run(order, tmp_path / "whole")

@@ -87,28 +87,28 @@ def grouped(order: int, parameters: Any) -> optim.Optimizer:
     ],
 )
 def test_refused(other: dict[str, Any], words: str, tmp_path: Path) -> None:
-    train(trainer(), 3).save(tmp_path / "one.ls")
+    train(trainer(), 3).save(tmp_path / "one.safetensors")
     two = trainer(**other)
     before = two.digest()
     with pytest.raises(BadInput, match=words) as refused:
-        two.load(tmp_path / "one.ls")
-    assert str(tmp_path / "one.ls") in str(refused.value)
+        two.load(tmp_path / "one.safetensors")
+    assert str(tmp_path / "one.safetensors") in str(refused.value)
     assert (two.digest(), two.steps) == (before, 0)
 
 
 def test_groups_with_other_parameters(tmp_path: Path) -> None:
-    train(trainer(optimizer=partial(grouped, 1)), 1).save(tmp_path / "one.ls")
+    train(trainer(optimizer=partial(grouped, 1)), 1).save(tmp_path / "one.safetensors")
     with pytest.raises(BadInput, match=r"other parameters in group 0 of the optimizer: 0\.weight is the first"):
-        trainer(optimizer=partial(grouped, -1)).load(tmp_path / "one.ls")
+        trainer(optimizer=partial(grouped, -1)).load(tmp_path / "one.safetensors")
 
 
 def test_an_older_torch_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = versions()
-    monkeypatch.setattr(checkpoint, "versions", lambda: {**found, "torch": "1.0"})
-    train(trainer(), 1).save(tmp_path / "one.ls")
+    here = versions()
+    monkeypatch.setattr(checkpoint, "versions", lambda: {**here, "torch": "1.0"})
+    train(trainer(), 1).save(tmp_path / "one.safetensors")
     monkeypatch.undo()
     with pytest.warns(UserWarning, match=r"torch 1\.0 wrote the checkpoint"):
-        trainer().load(tmp_path / "one.ls")
+        trainer().load(tmp_path / "one.safetensors")
 
 
 class Counting(optim.Optimizer):
@@ -152,11 +152,11 @@ def test_settings_go_along(name: str, tmp_path: Path) -> None:
         train(each, 5)
         if name == "changed by hand":
             each.strategy.optimizer.param_groups[0]["lr"] = 0.025
-    one.save(tmp_path / "one.ls")
+    one.save(tmp_path / "one.safetensors")
     for batch in whole.batches(data(), global_batch=12, epoch=1, start=whole.epoch_step):
         whole.step(batch)
     two = trainer(**options)
-    two.load(tmp_path / "one.ls")
+    two.load(tmp_path / "one.safetensors")
     train(two, 8)
     assert two.digest() == whole.digest()
     assert two.strategy.optimizer.param_groups[0]["lr"] == whole.strategy.optimizer.param_groups[0]["lr"]
@@ -170,15 +170,15 @@ def test_state_that_cannot_be_held(tmp_path: Path) -> None:
 
     one = train(trainer(optimizer=partial(Strange, lr=0.1)), 1)
     with pytest.raises(BadInput, match=r"state of 0\.weight\['function'\] is a builtin_function_or_method"):
-        one.save(tmp_path / "one.ls")
+        one.save(tmp_path / "one.safetensors")
     assert not list(tmp_path.iterdir())
 
 
 def test_the_place_in_the_data(tmp_path: Path) -> None:
     """48 samples in batches of 12: four steps an epoch."""
-    train(trainer(), 6).save(tmp_path / "one.ls")
+    train(trainer(), 6).save(tmp_path / "one.safetensors")
     two = trainer()
-    two.load(tmp_path / "one.ls")
+    two.load(tmp_path / "one.safetensors")
     assert (two.steps, two.epoch, two.epoch_step) == (6, 1, 2)
     with pytest.raises(BadInput, match=r"epoch 0 was done before .* loop over range\(trainer\.epoch, epochs\)"):
         next(two.batches(data(), global_batch=12, epoch=0))
@@ -196,8 +196,8 @@ class Stream(IterableDataset[Any]):
 
 def test_a_stream(tmp_path: Path) -> None:
     whole = train(trainer(), 7, Stream())
-    train(trainer(), 5, Stream()).save(tmp_path / "one.ls")
+    train(trainer(), 5, Stream()).save(tmp_path / "one.safetensors")
     two = trainer()
-    two.load(str(tmp_path / "one.ls"))
+    two.load(str(tmp_path / "one.safetensors"))
     train(two, 7, Stream())
     assert two.digest() == whole.digest()

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lockstep.comm.group import Group
-from lockstep.errors import BadInput
 from lockstep.state.holdings import whole
 from lockstep.strategies.clock import PARTS, Clock
 from lockstep.train.fingerprints import Fingerprint, fingerprints, is_fingerprint_step
 from lockstep.train.steps import joined, quartiles, waited, warmup
-from lockstep.train.weights import largest_difference, read_weights, write_weights
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(0, 0), (1, 0), (2, 1), (3, 2), (1000, 2)])
@@ -58,72 +53,6 @@ def test_waiting_is_told_from_exchanging_by_the_others_clocks() -> None:
 
 def test_steps_that_are_printed() -> None:
     assert [step for step in range(21) if is_fingerprint_step(step, 21)] == [0, 1, 2, 4, 8, 16, 20]
-
-
-def test_weights_are_compared_to_the_last_bit(tmp_path: Path) -> None:
-    layer, norm = nn.Linear(3, 2), nn.BatchNorm1d(2)
-    model = nn.Sequential(layer, norm).to(torch.bfloat16)
-    for name in ("a", "b", "c"):
-        (tmp_path / name).mkdir()
-    write_weights(tmp_path / "a", model)
-    found = read_weights(tmp_path / "a" / "final.ls")
-    assert set(found) == {"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"}
-    assert torch.equal(torch.tensor(found["0.weight"].tolist()), layer.weight.detach().float())
-    with torch.no_grad():
-        layer.bias[1] += 0.25
-        assert norm.running_var is not None
-        norm.running_var[0] = float("nan")
-    write_weights(tmp_path / "b", model)
-    assert largest_difference(tmp_path / "a", tmp_path / "a") == (0.0, "")
-    assert largest_difference(tmp_path / "b", tmp_path / "b") == (0.0, ""), "no number on both sides"
-    gap, where = largest_difference(tmp_path / "a", tmp_path / "b") or (0.0, "")
-    assert (math.isnan(gap), where) == (True, "1.running_var"), "no number on one side only, named as such"
-    assert largest_difference(tmp_path / "a", tmp_path / "c") is None
-    write_weights(tmp_path / "c", nn.Linear(3, 2))
-    assert largest_difference(tmp_path / "a", tmp_path / "c") is None, "another model"
-
-
-@pytest.mark.parametrize(
-    ("mine", "theirs", "expected"),
-    [
-        ([math.inf, -math.inf], [math.inf, -math.inf], (0.0, "")),
-        ([math.inf, 1.0], [math.inf, 1.5], (0.5, "weight")),
-        ([math.inf, 1.0], [-math.inf, 1.0], (math.inf, "weight")),
-        ([math.inf, 1.0], [2.0, 1.0], (math.inf, "weight")),
-        ([math.nan, math.inf], [math.nan, math.inf], (0.0, "")),
-        ([math.inf, 1.0], [math.nan, 1.0], (math.nan, "weight")),
-        ([0.0, 1.0], [math.nan, 1e30], (math.nan, "weight")),
-    ],
-)
-def test_differences_of_what_is_not_finite(
-    tmp_path: Path, mine: list[float], theirs: list[float], expected: tuple[float, str]
-) -> None:
-    for name, values in (("a", mine), ("b", theirs)):
-        model = nn.Linear(2, 1, bias=False)
-        model.weight.data = torch.tensor([values])
-        (tmp_path / name).mkdir()
-        write_weights(tmp_path / name, model)
-    for pair in (("a", "b"), ("b", "a")):
-        found = largest_difference(*(tmp_path / name for name in pair))
-        assert found is not None
-        assert found[0] == pytest.approx(expected[0], nan_ok=True)
-        assert found[1] == expected[1]
-
-
-@pytest.mark.parametrize("damage", ["cut", "head", "kind"])
-def test_damaged_weights_are_refused(tmp_path: Path, damage: str) -> None:
-    write_weights(tmp_path, nn.Linear(3, 2))
-    path = tmp_path / "final.ls"
-    data = path.read_bytes()
-    path.write_bytes({"cut": data[:-4], "head": data[1:], "kind": data.replace(b"<f4", b"|O8")}[damage])
-    with pytest.raises(BadInput, match="cut or changed after the run"):
-        read_weights(path)
-
-
-def test_large_weights_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.train.weights.MOST_BYTES", 10)
-    write_weights(tmp_path, nn.Linear(3, 2))
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_fingerprint_sees_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lockstep.comparison.display import Display
@@ -16,7 +16,9 @@ from lockstep.report.collect import Run, read_run
 from lockstep.report.compare import Measured
 from lockstep.report.notes import reason
 from lockstep.report.wording import shared
-from lockstep.train.weights import NAME as WEIGHTS
+
+MOST_WEIGHTS = 64 << 20
+"""Bytes of a way's final weights that are kept: every way has some, and only a first repeat's are compared."""
 
 
 @dataclass
@@ -76,7 +78,7 @@ def run_all(plan: ComparisonPlan, out: Path, display: Display) -> Ran:
 def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> None:
     began = time.monotonic()
     try:
-        run = read_run(start_run(progress.way.spec, folder))
+        run = read_run(start_run(replace(progress.way.spec, most_weights=MOST_WEIGHTS if repeat == 1 else 0), folder))
     except LockstepError as error:
         why = reason(str(error), folder)
         progress.why_not = f"repeat {repeat}: {why}" if repeat > 1 else why
@@ -86,8 +88,6 @@ def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> Non
         else:
             display.failed(progress.way, repeat, why)
         return
-    if repeat > 1:  # ways are compared by their first repeat, and three copies of every model's weights add up
-        (folder / WEIGHTS).unlink(missing_ok=True)
     progress.runs.append(run)
     progress.seconds.append(time.monotonic() - began)
     display.done(progress.way, repeat, float(run.result["step_seconds"]))

@@ -32,6 +32,7 @@ from lockstep.state.holdings import model_holdings, plain_holdings
 from lockstep.strategies.base import How, StepStats, as_sum
 from lockstep.strategies.clock import Clock, NoClock
 from lockstep.train.evaluate import evaluate
+from lockstep.train.final_weights import check_weights
 from lockstep.train.fingerprints import Fingerprints
 from lockstep.train.loop import evaluation_batch, header
 from lockstep.train.progress import Progress
@@ -99,7 +100,9 @@ class PeerRun:
     def make_model(self) -> nn.Module:
         """Return the model that every strategy starts from."""
         torch.manual_seed(self.recipe.seed)
-        return self.recipe.model()
+        model = self.recipe.model()
+        check_weights(model)
+        return model
 
     def joined(self, *, rank: int, size: int, device: str) -> None:
         """Open this rank's records: the peer has built its process group."""
@@ -181,12 +184,14 @@ class PeerRun:
             plan=self.plan,
             recipe=self.recipe,
             model=model,
+            holdings=held,
             digest=state_digest(self.mesh.everyone, held),
             metrics=metrics,
             started=self.started,
             seconds=seconds,
             paused=paused,
             how=self._how(),
+            most_weights=self.spec.most_weights,
         )
         leave_result(self.folder, self.mesh, self.log, ended)
 

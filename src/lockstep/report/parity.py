@@ -19,7 +19,7 @@ from typing import Any
 
 from lockstep.report.collect import Run
 from lockstep.strategy_names import EXACT, PEERS
-from lockstep.train.weights import largest_difference
+from lockstep.train.weights_difference import MOST_BYTES, largest_difference, too_large
 
 ROUNDING = 1e-5
 """Relative differences below this are what another order of summation makes in one step."""
@@ -74,7 +74,11 @@ def _size(first: Run, other: Run, found: Parting) -> str:
         return f", with infinite values at the end ({exact[1]})"
     if exact is not None and exact[0]:
         return f", by up to {exact[0]:.1e} at the end ({exact[1]})"
-    return f", by up to {found.largest:.0e} of the norm at the end ({found.largest_tensor})" if found.largest else ""
+    if found.largest:
+        return f", by up to {found.largest:.0e} of the norm at the end ({found.largest_tensor})"
+    if too_large(first.folder, other.folder):
+        return f" (weights of more than {MOST_BYTES >> 30} GiB are not compared value by value)"
+    return ""
 
 
 def parting(first: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> Parting | None:

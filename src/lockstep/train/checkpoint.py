@@ -1,12 +1,11 @@
 """Saving and loading a trainer: the plain state, whichever strategy runs, through rank 0.
 
-save    1  all ranks agree on what the state consists of and who holds what of it; rank 0 writes the header
-2  its holders send it, a window at a time, and rank 0 writes each as it comes
-3  rank 0 puts the file in place and says how that went; nobody trains on before
+save    1  all ranks agree on what the state consists of and who holds what of it
+        2  its holders send it and rank 0 writes it, see streamed_file.py; nobody trains on before it is in place
 
 load    1  rank 0 checks the file and broadcasts the header, or why not
-2  all ranks check it against what they have; nothing is changed yet
-3  rank 0 reads tensor by tensor, and every rank takes what it keeps of each
+        2  all ranks check it against what they have; nothing is changed yet
+        3  rank 0 reads tensor by tensor, and every rank takes what it keeps of each
 """
 
 from __future__ import annotations
@@ -21,14 +20,22 @@ import torch
 from torch import Tensor
 
 from lockstep.comm.broadcast import broadcast_tensor, broadcast_text
-from lockstep.errors import BadInput, LockstepError
-from lockstep.state.stream import stream
-from lockstep.state.table import StateTable, agree, dtype_name
-from lockstep.train.checkpoint_file import Draft, Place, Saved, lay_out
-from lockstep.train.checkpoint_header import Arithmetic, Header, Writer, differences, read_header, refuse_other
+from lockstep.errors import BadInput
+from lockstep.state.table import StateTable, agree
+from lockstep.train.checkpoint_file import Draft, Saved, stored_name
+from lockstep.train.checkpoint_header import (
+    Arithmetic,
+    CheckpointHeader,
+    CheckpointWriter,
+    differences,
+    read_header,
+    refuse_other,
+)
+from lockstep.train.final_weights import weight_names
 from lockstep.train.optimizer_settings import apply_settings, check_settings, settings_of
-from lockstep.train.records import CannotWrite
 from lockstep.train.spec import versions
+from lockstep.train.streamed_file import rows, write_streamed
+from lockstep.train.tensor_format import StoredTensor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,41 +47,23 @@ def save(trainer: Trainer, path: Path, arithmetic: Arithmetic) -> None:
     """Write a checkpoint, whole or not at all; all workers call this together, and return when it is in place."""
     group, holdings = trainer.mesh.everyone, trainer.strategy.holdings()
     table = agree(group, holdings)
-    draft: Draft | None = None
-    refused: LockstepError | None = None
-    try:
-        if group.rank == 0:
-            try:
-                draft = _begin(trainer, path, arithmetic, table)
-            except LockstepError as error:
-                refused = error
-        for entry, window in stream(
-            group, table, holdings
-        ):  # to its end even after a failure: the others are in it too
-            if draft is not None and refused is None:
-                refused = _tried(partial(draft.add, entry.name, as_bytes(window)))
-        if draft is not None and refused is None:
-            refused = _tried(draft.finish)
-    finally:
-        if draft is not None:
-            draft.drop()
-    reason = broadcast_text(str(refused or ""), group)
-    if reason:
-        raise refused or CannotWrite(reason)
+    write_streamed(group, table, holdings, partial(_begin, trainer, path, arithmetic, table))
 
 
-def load(trainer: Trainer, open_file: Callable[[], Saved], arithmetic: Arithmetic) -> tuple[Header, list[str]]:
+def load(
+    trainer: Trainer, open_file: Callable[[], Saved], arithmetic: Arithmetic
+) -> tuple[CheckpointHeader, list[str]]:
     """Take over a checkpoint; all workers call this together, and only rank 0 opens the file.
 
     Returns its header, and what may make other bits than an unbroken run's.
     """
-    saved, where, header, places = _agree(trainer, open_file)
+    saved, where, header, tensors = _agree(trainer, open_file)
     try:
         refuse_other(header.arithmetic, arithmetic, where)
-        _check_tensors(trainer, places, where)
+        _check_tensors(trainer, tensors, where)
         for tuned in trainer.strategy.tuned():
             check_settings(header.settings, tuned, where)
-        trainer.strategy.load(_pieces(trainer, saved, places))
+        trainer.strategy.load(_pieces(trainer, saved, tensors))
         for tuned in trainer.strategy.tuned():
             apply_settings(header.settings, tuned)
     finally:
@@ -84,9 +73,9 @@ def load(trainer: Trainer, open_file: Callable[[], Saved], arithmetic: Arithmeti
     return header, differences(header.writer, here, header.arithmetic)
 
 
-def writer_of(trainer: Trainer) -> Writer:
+def writer_of(trainer: Trainer) -> CheckpointWriter:
     """Return who would write a checkpoint now."""
-    return Writer(
+    return CheckpointWriter(
         strategy=trainer.strategy.name,
         workers=trainer.strategy.training.workers,
         device=trainer.world.device.partition(":")[0],
@@ -95,34 +84,22 @@ def writer_of(trainer: Trainer) -> Writer:
     )
 
 
-def as_bytes(tensor: Tensor) -> memoryview:
-    """Return a tensor's bytes; nothing is copied where it lies on the CPU in one piece."""
-    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
-
-
 def _begin(trainer: Trainer, path: Path, arithmetic: Arithmetic, table: StateTable) -> Draft:
-    header = Header(
+    header = CheckpointHeader(
         step=trainer.steps,
         epoch=trainer.epoch,
         epoch_step=trainer.epoch_step,
         arithmetic=arithmetic,
         writer=writer_of(trainer),
         settings=settings_of(trainer.strategy.tuned()[0]),
+        weights={name: stored_name(state) for name, state in weight_names(trainer.model).items()},
     )
-    entries = [(entry.name, dtype_name(entry.dtype), entry.shape) for entry in table.entries]
-    return Draft(path, header.as_json(), lay_out(entries))
+    return Draft(path, header.as_json(), rows(table))
 
 
-def _tried(work: Callable[[], None]) -> CannotWrite | None:
-    try:
-        work()
-    except CannotWrite as error:
-        return error
-    return None
-
-
-def _agree(trainer: Trainer, open_file: Callable[[], Saved]) -> tuple[Saved | None, str, Header, list[Place]]:
+def _agree(
+    trainer: Trainer, open_file: Callable[[], Saved]
+) -> tuple[Saved | None, str, CheckpointHeader, list[StoredTensor]]:
     """Step 1: every rank gets the header, or raises what rank 0 found wrong."""
     group = trainer.mesh.everyone
     saved, text = None, ""
@@ -132,22 +109,22 @@ def _agree(trainer: Trainer, open_file: Callable[[], Saved]) -> tuple[Saved | No
         except BadInput as error:
             text = json.dumps({"refused": str(error)})
         else:
-            table = [[place.name, place.dtype, place.shape, place.start] for place in saved.places]
-            text = json.dumps({"where": str(saved.path), "header": saved.header, "places": table})
+            table = [[one.name, one.dtype, one.shape, one.start] for one in saved.tensors.values()]
+            text = json.dumps({"where": str(saved.path), "header": saved.header, "tensors": table})
     offered = json.loads(broadcast_text(text, group))
     if "refused" in offered:
         raise BadInput(offered["refused"])
-    places = [Place(name, dtype, tuple(shape), start) for name, dtype, shape, start in offered["places"]]
-    return saved, offered["where"], read_header(offered["header"], offered["where"]), places
+    tensors = [StoredTensor(name, dtype, tuple(shape), start) for name, dtype, shape, start in offered["tensors"]]
+    return saved, offered["where"], read_header(offered["header"], offered["where"]), tensors
 
 
-def _check_tensors(trainer: Trainer, places: list[Place], where: str) -> None:
+def _check_tensors(trainer: Trainer, tensors: list[StoredTensor], where: str) -> None:
     """Step 2: the same parameters and buffers, and optimizer state of parameters that are trained here."""
     model = trainer.model
     here: dict[str, Tensor] = {f"parameter/{name}": p for name, p in model.named_parameters()}
     here |= {f"buffer/{name}": b for name, b in model.named_buffers()}
     mine = {name: f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for name, t in here.items()}
-    theirs = {p.name: f"{p.dtype} {p.shape}" for p in places if not p.name.startswith("optimizer/")}
+    theirs = {p.name: f"{p.dtype} {p.shape}" for p in tensors if not p.name.startswith("optimizer/")}
     for name in (*(name for name in mine if name in theirs), *theirs, *mine):  # as the model has them, then the rest
         if theirs.get(name) != mine.get(name):
             shown = name.replace("/", " ", 1)
@@ -157,20 +134,20 @@ def _check_tensors(trainer: Trainer, places: list[Place], where: str) -> None:
             )
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     held: dict[str, dict[str, tuple[int, ...]]] = {}
-    for place in places:
-        if place.name.startswith("optimizer/"):
-            owner, _, key = place.name.removeprefix("optimizer/").rpartition("/")
-            held.setdefault(key, {})[owner] = place.shape
+    for tensor in tensors:
+        if tensor.name.startswith("optimizer/"):
+            owner, _, key = tensor.name.removeprefix("optimizer/").rpartition("/")
+            held.setdefault(key, {})[owner] = tensor.shape
             if owner not in trained:
                 raise BadInput(f"{where} has optimizer state of {owner}, which is not trained here: freeze it in both")
     trainer.strategy.check_state(held, where)
 
 
-def _pieces(trainer: Trainer, saved: Saved | None, places: list[Place]) -> Iterator[tuple[str, Tensor]]:
+def _pieces(trainer: Trainer, saved: Saved | None, tensors: list[StoredTensor]) -> Iterator[tuple[str, Tensor]]:
     """Step 3: yield every tensor on every rank; rank 0 reads it."""
-    for place in places:
-        dtype: torch.dtype = getattr(torch, place.dtype)
-        value = torch.empty(place.shape, dtype=dtype)
+    for tensor in tensors:
+        dtype: torch.dtype = getattr(torch, tensor.dtype)
+        value = torch.empty(tensor.shape, dtype=dtype)
         if saved is not None and value.numel():
-            value = torch.frombuffer(saved.read(place), dtype=dtype).reshape(place.shape)
-        yield place.name, broadcast_tensor(value, trainer.mesh.everyone)
+            value = torch.frombuffer(saved.read(tensor.name), dtype=dtype).reshape(tensor.shape)
+        yield tensor.name, broadcast_tensor(value, trainer.mesh.everyone)

@@ -7,21 +7,22 @@ import re
 from pathlib import Path
 
 from lockstep.errors import BadInput
-from lockstep.train.checkpoint_file import Damaged, Saved
+from lockstep.train.checkpoint_file import Saved
+from lockstep.train.tensor_file import Damaged
 
-NAME = re.compile(r"checkpoint-(\d{6,})\.ls")
+NAME = re.compile(r"checkpoint-(\d{6,})\.safetensors")
 KEPT = 2
 
 
 def path_of(folder: Path, step: int) -> Path:
     """Return the file of the checkpoint after so many steps."""
-    return folder / f"checkpoint-{step:06}.ls"
+    return folder / f"checkpoint-{step:06}.safetensors"
 
 
 def kept(folder: Path) -> list[Path]:
     """Return a folder's checkpoints, the newest first; nothing is read."""
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
+    numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered, reverse=True)]
 
 
 def last_good(folder: Path) -> tuple[Saved, list[str]]:
@@ -35,6 +36,11 @@ def last_good(folder: Path) -> tuple[Saved, list[str]]:
     if damaged:
         raise BadInput(
             f"{folder} has no checkpoint that is whole, so there is nothing to resume:\n" + "\n".join(damaged)
+        )
+    if older := sorted(folder.glob("checkpoint-*.ls")):
+        raise BadInput(
+            f"{folder} has {older[-1].name}, which an older version of Lockstep wrote in a format that this one does "
+            "not read: go on with the version that wrote it, or start again with another --out"
         )
     raise BadInput(
         f"{folder} has no checkpoint, so there is nothing to resume: start again with --checkpoint-every N and "

@@ -7,7 +7,6 @@ from typing import Any
 
 from lockstep.errors import BadInput
 
-SCHEMA = 1
 BITS_DEPEND_ON = ("lockstep", "torch", "numpy", "python", "machine")
 """Versions that bits, and times, may depend on."""
 
@@ -35,7 +34,7 @@ class Arithmetic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Writer:
+class CheckpointWriter:
     """Who wrote it; a checkpoint loads in any other."""
 
     strategy: str
@@ -51,8 +50,8 @@ class Writer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
-    """The header of a checkpoint, without the table of tensors."""
+class CheckpointHeader:
+    """What a checkpoint holds beside tensors."""
 
     step: int
     """How many steps were done."""
@@ -62,33 +61,32 @@ class Header:
     """How many steps of that pass were done; None if the batches were not the trainer's."""
     arithmetic: Arithmetic
     """What must be the same."""
-    writer: Writer
+    writer: CheckpointWriter
     """What may be another."""
     settings: dict[str, Any]
     """Of the optimizer and the schedule."""
+    weights: dict[str, str]
+    """The plain model's `state_dict`: each of its names, and under which name the tensor is in the file."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"schema": SCHEMA, **asdict(self)}
+        return asdict(self)
 
 
-def read_header(content: dict[str, Any], where: str) -> Header:
-    """Return a file's header as a value; refuse one of another schema."""
-    if content.get("schema") != SCHEMA:
-        raise BadInput(
-            f"{where} has schema {content.get('schema')!r}, and this version of Lockstep reads {SCHEMA}: "
-            "go on with the version that wrote it"
-        )
+def read_header(content: dict[str, Any], where: str) -> CheckpointHeader:
+    """Return a file's header as a value; refuse what is no header."""
     try:
-        known = {field.name: content[field.name] for field in fields(Header)}
-        header = Header(
-            **{**known, "arithmetic": Arithmetic(**known["arithmetic"]), "writer": Writer(**known["writer"])}
+        known = {field.name: content[field.name] for field in fields(CheckpointHeader)}
+        header = CheckpointHeader(
+            **{**known, "arithmetic": Arithmetic(**known["arithmetic"]), "writer": CheckpointWriter(**known["writer"])}
         )
     except (KeyError, TypeError) as error:
         raise BadInput(f"{where} has a header without {error}: it was written by another version") from error
     numbers = (header.step, header.epoch, header.epoch_step or 0, header.arithmetic.lanes, header.arithmetic.threads)
     if any(type(number) is not int or number < 0 for number in numbers):
         raise BadInput(f"{where} has a header with {numbers} for step, epoch, step in it, lanes and threads")
+    if not isinstance(header.weights, dict) or not all(isinstance(name, str) for name in header.weights.values()):
+        raise BadInput(f"{where} has a header that does not name the weights: it was written by another version")
     return header
 
 
@@ -109,20 +107,20 @@ def refuse_other(saved: Arithmetic, here: Arithmetic, where: str) -> None:
         raise BadInput(f"{where} was written with {what} {theirs}, and here it is {ours}{why}: use {advice}")
 
 
-def differences(saved: Writer, here: Writer, arithmetic: Arithmetic) -> list[str]:
+def differences(saved: CheckpointWriter, here: CheckpointWriter, arithmetic: Arithmetic) -> list[str]:
     """Return what may make other bits than an unbroken run's, a sentence each; none of it is refused."""
-    found = [
+    sentences = [
         f"{name} {saved.versions.get(name)} wrote the checkpoint, here is {here.versions.get(name)}: bits may differ"
         for name in BITS_DEPEND_ON
         if saved.versions.get(name) != here.versions.get(name)
     ]
     if saved.device != here.device:
-        found.append(f"{saved.device} computed the checkpoint, and here is {here.device}: bits may differ")
+        sentences.append(f"{saved.device} computed the checkpoint, and here is {here.device}: bits may differ")
     coupled = {"SyncBatchNorm": arithmetic.sync_batchnorm, "an inexact sum": not arithmetic.exact}
     if saved.workers != here.workers:
-        found += [
+        sentences += [
             f"{what} ran on {saved.workers} workers, and here are {here.workers}: the bits depend on that"
             for what, there in coupled.items()
             if there
         ]
-    return found
+    return sentences

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.data.source import count_samples
 from lockstep.errors import NotFinite
+from lockstep.train.final_weights import check_weights
 from lockstep.train.fingerprints import Fingerprints
 from lockstep.train.keeper import Keeper, go_on
 from lockstep.train.progress import Progress
@@ -62,6 +63,7 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         exact=spec.exact,
         measure=spec.measure,
     )
+    check_weights(trainer.model)
     records.write({**header(trainer.mesh, plan), **asdict(trainer.strategy.how())})
     resumed = go_on(trainer, folder, recipe.name) if spec.resume else []
     first = trainer.steps
@@ -80,6 +82,7 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         plan=plan,
         recipe=recipe,
         model=trainer.model,
+        holdings=trainer.strategy.holdings(),
         digest=trainer.digest(),
         metrics=metrics,
         started=started,
@@ -90,6 +93,7 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         first=first,
         checkpoint_seconds=keeper.seconds,
         resumed=resumed,
+        most_weights=spec.most_weights,
     )
     leave_result(folder, trainer.mesh, log, ended)
 

@@ -71,9 +71,9 @@ def _encode_tensor(value: Any) -> Any:
 def _decode_tensor(dtype: str, shape: list[int], content: str) -> Any:
     import torch
 
-    from lockstep.train.checkpoint_file import DTYPES
+    from lockstep.train.tensor_format import DTYPES, PAIRS
 
-    data, found = bytearray.fromhex(content), getattr(torch, dtype) if dtype in DTYPES else None
-    if found is None or not data:
+    data = bytearray.fromhex(content)
+    if not data or not (dtype in DTYPES or dtype in PAIRS):
         raise ValueError(dtype)
-    return torch.frombuffer(data, dtype=found).reshape(shape)
+    return torch.frombuffer(data, dtype=getattr(torch, dtype)).reshape(shape)

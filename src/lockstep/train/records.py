@@ -3,7 +3,7 @@
 run.json            the order: recipe, strategy, workers, threads, seed, versions
 rank-N.jsonl        a header, then a line per step, then an end line
 prints.jsonl        fingerprints of the weights at a few steps
-final.ls            the trained weights, if they are small
+final.safetensors   the trained weights, under the plain model's names
 rank-N.error.json   how rank N failed, if it did
 result.json         digest, time, throughput, memory, loss, accuracy, outcome
 """

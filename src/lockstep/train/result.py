@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from lockstep.strategies.base import How
 from lockstep.train import memory_use
+from lockstep.train.final_weights import write_final
 from lockstep.train.records import read_json, write_json
 from lockstep.train.steps import RankFigures, StepLog, waited, warmup
-from lockstep.train.weights import write_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lockstep.comm.group import Group
     from lockstep.mesh import Mesh
     from lockstep.recipe import Plan, Recipe
+    from lockstep.state.holdings import Holding
     from lockstep.world.place import World
 
 HOST_BYTES = 64
@@ -41,8 +42,10 @@ class Ended:
     """What was trained."""
     model: nn.Module
     """The plain one, with the trained weights."""
+    holdings: Sequence[Holding]
+    """What this rank holds of the trained state."""
     digest: str
-    """Of the trained state."""
+    """Of that state."""
     metrics: Mapping[str, float]
     """Of the evaluation."""
     started: float
@@ -61,6 +64,8 @@ class Ended:
     """Spent on checkpoints; no part of `seconds`."""
     resumed: Sequence[Mapping[str, Any]] = ()
     """The checkpoints at which the run went on, the last with what may make other bits."""
+    most_weights: int | None = None
+    """Final weights of more bytes are not written; None: they are, whatever their size."""
 
     @property
     def samples(self) -> int:
@@ -73,7 +78,7 @@ class Ended:
 
 
 def leave_result(folder: Path, mesh: Mesh, log: StepLog, ended: Ended) -> None:
-    """Write this rank's end line and gather every rank's figures; rank 0 writes result.json.
+    """Write this rank's end line and gather every rank's figures; rank 0 writes the weights and result.json.
 
     All ranks call this together.
     """
@@ -92,8 +97,9 @@ def leave_result(folder: Path, mesh: Mesh, log: StepLog, ended: Ended) -> None:
         content = _result(world, log, ended, ranks)
         content["start_seconds"] = ended.started - float(read_json(folder / "run.json")["created"])
         content["memory_measure"] = measure
-        if log.measure:
-            write_weights(folder, ended.model)
+    about = {"recipe": ended.recipe.name, "step": ended.plan.steps, "digest": ended.digest}
+    write_final(folder, mesh.everyone, ended.holdings, ended.model, about, ended.most_weights)
+    if world.rank == 0:
         write_json(folder / "result.json", content)
 
 

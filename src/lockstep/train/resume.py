@@ -4,7 +4,7 @@
     rank-N.jsonl, result.json ...  of that attempt; its steps begin where its checkpoint stood
     attempt-1/                     what the first attempt left, whole: run.json, rank-N.jsonl, its failure, its result
     attempt-2/                     and so on
-    checkpoint-000120.ls           the last two checkpoints
+    checkpoint-000120.safetensors  the last two checkpoints
 
 The folder is changed in an order that can be broken off anywhere and done again: files are moved into `.attempt-N`,
 which then gets its name, and the new run.json comes last.
@@ -25,14 +25,14 @@ from typing import Any
 from lockstep.errors import BadInput
 from lockstep.strategies import processes
 from lockstep.train.checkpoint_folder import last_good, prune
-from lockstep.train.checkpoint_header import Arithmetic, Header, read_header, refuse_other
+from lockstep.train.checkpoint_header import Arithmetic, CheckpointHeader, read_header, refuse_other
 from lockstep.train.records import cannot_write, read_json
 from lockstep.train.spec import RunSpec, read_spec
 
 TYPED = frozenset({"spawn", "torchrun", "srun", "mpirun"})
 """Launchers that can be started again without being typed; the others were not ours."""
 
-RECORDS = ("rank-*.jsonl", "rank-*.error.json", "prints.jsonl", "final.ls", "result.json")
+RECORDS = ("rank-*.jsonl", "rank-*.error.json", "prints.jsonl", "final.safetensors", "result.json")
 """What an attempt leaves in the run folder, beside its checkpoints."""
 
 
@@ -48,7 +48,7 @@ class Standing:
     """What was asked last."""
     path: Path
     """The last good checkpoint."""
-    header: Header
+    header: CheckpointHeader
     """Of it."""
 
 

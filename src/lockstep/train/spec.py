@@ -62,6 +62,8 @@ class RunSpec:
     """Whether rank 0 shows how far it is."""
     checkpoint_every: int | None = None
     """Write a checkpoint after every so many steps, and after the last; None: none at all."""
+    most_weights: int | None = None
+    """Final weights of more bytes are not written; None: they are, whatever their size."""
     resume: bool = False
     """Whether to go on from the run folder's last good checkpoint."""
 
