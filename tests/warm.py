@@ -5,7 +5,7 @@ import torch._dynamo  # noqa: F401 - torch.optim imports it at the first step, f
 import lockstep.comm.arena
 import lockstep.comm.shm
 import lockstep.nn
-import lockstep.strategies.ddp
-import lockstep.strategies.torch_ddp
+import lockstep.strategies.ddp.strategy
+import lockstep.strategies.torch_ddp.strategy
 import lockstep.train.loop
 import lockstep.train.preflight  # noqa: F401

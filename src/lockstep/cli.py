@@ -16,7 +16,17 @@ import typer
 
 from lockstep.cli_bench import bench
 from lockstep.cli_compare import compare
-from lockstep.cli_options import Json, Launcher, LauncherFound, Out, RecipeOptions, Threads, with_recipe_options
+from lockstep.cli_options import (
+    STRATEGIES,
+    Json,
+    Launcher,
+    LauncherFound,
+    ListingCommand,
+    Out,
+    RecipeOptions,
+    Threads,
+    with_recipe_options,
+)
 from lockstep.cli_report import report
 from lockstep.errors import BadInput, LockstepError
 from lockstep.version import __version__
@@ -38,7 +48,7 @@ app = typer.Typer(
 
 
 app.add_typer(bench, name="bench")
-app.command()(compare)
+app.command(cls=ListingCommand)(compare)
 app.command()(report)
 
 
@@ -53,14 +63,12 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-@app.command()
+@app.command(cls=ListingCommand)
 @with_recipe_options
 def run(
     asked: RecipeOptions,
     context: typer.Context,
-    strategy: Annotated[
-        str | None, typer.Option(help="single, dp, ddp, torch-ddp, lightning or accelerate.", show_default="by workers")
-    ] = None,
+    strategy: Annotated[str | None, typer.Option(help=f"{STRATEGIES}.", show_default="by workers")] = None,
     workers: Annotated[int | None, typer.Option(help="How many workers.", show_default="1")] = None,
     launcher: LauncherFound = None,
     backend: Annotated[str | None, typer.Option(help="torch.distributed backend.")] = None,
@@ -85,6 +93,7 @@ def run(
 ) -> None:
     """Train a recipe one way, under any launcher."""
     from lockstep.launch.start import Reach, start_run
+    from lockstep.registry import BASELINE, DEFAULT
     from lockstep.strategies import check_exact
     from lockstep.world.detect import detect
 
@@ -101,7 +110,7 @@ def run(
     if place and workers not in (None, place.size):
         raise BadInput(f"--workers {workers}, but {place.launcher} started {place.size}: leave --workers out")
     spec = asked.spec(
-        strategy=strategy or ("single" if count == 1 else "ddp"),
+        strategy=strategy or (BASELINE if count == 1 else DEFAULT),
         workers=count,
         launcher=place.launcher if place else launcher or ("inline" if count == 1 else "spawn"),
         backend=backend,
@@ -119,7 +128,7 @@ def run(
     _show_run(made, json)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(cls=ListingCommand, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def launch(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="Any Python script; its own flags follow after --.")],
@@ -178,7 +187,7 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def _check_own_launch(strategy: str | None, launcher: str | None, nodes: int | None) -> None:
-    from lockstep.strategy_names import PEERS
+    from lockstep.registry import PEERS
 
     if strategy in PEERS and (launcher is not None or nodes is not None):
         why = f"launcher {launcher}" if launcher is not None else "--nodes"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lockstep.cli_options import Json, Launcher, Out, RecipeOptions, with_recipe_options
+from lockstep.cli_options import PEERS, STRATEGIES, Json, Launcher, Out, RecipeOptions, with_recipe_options
 from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def compare(
     asked: RecipeOptions,
     context: typer.Context,
     strategies: Annotated[
-        str | None, typer.Option(help="Which, separated by commas.", show_default="every one that there is")
+        str | None, typer.Option(help=f"Which, separated by commas: {STRATEGIES}.", show_default="all but the peers")
     ] = None,
     workers: Annotated[str, typer.Option(help="How many; several, as 1,2,4, give a scaling curve.")] = "2",
     launcher: Launcher = "spawn",
@@ -47,7 +47,7 @@ def compare(
             show_default=f"{SECONDS:g} where --repeats, --steps and --epochs are left out, else none",
         ),
     ] = None,
-    peers: Annotated[bool, typer.Option("--peers", help="Lightning and Accelerate too, on the same recipe.")] = False,
+    peers: Annotated[bool, typer.Option("--peers", help=f"The peers too, on the same recipe: {PEERS}.")] = False,
     per_rank: Annotated[bool, typer.Option("--per-rank", help="Show a line for each rank as well.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files as well.")] = False,
     resume: Annotated[
@@ -123,15 +123,14 @@ def _resumed(context: typer.Context, folder: Path, repeats: int | None, time_lim
 
 
 def _strategies(text: str | None, peers: bool) -> list[str]:
-    from lockstep.strategies import check_name
-    from lockstep.strategy_names import PEERS, STRATEGIES
+    from lockstep.registry import PEERS, STRATEGIES, describe
 
-    names = list(STRATEGIES) if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    names = STRATEGIES.names() if text is None else [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise BadInput("--strategies is empty: give at least one, e.g. --strategies single,torch-ddp")
     for name in names:
-        check_name(name)
-    return names + [name for name in PEERS if peers and name not in names]
+        describe(name)
+    return names + [name for name in PEERS.names() if peers and name not in names]
 
 
 def _workers(text: str) -> list[int]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+from lockstep.recipe import BUILT_IN
 
 if TYPE_CHECKING:
     from lockstep.train.spec import RunSpec
@@ -29,17 +32,42 @@ class Device(StrEnum):
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads per worker.", show_default="CPUs // workers")]
 Out = Annotated[Path | None, typer.Option(help="Folder to make for the results.", show_default="runs/...")]
-_LAUNCHERS = "inline, spawn, torchrun, srun or mpirun."
-Launcher = Annotated[str, typer.Option(help=_LAUNCHERS)]
-LauncherFound = Annotated[str | None, typer.Option(help=_LAUNCHERS, show_default="who started this, or spawn")]
+LAUNCHERS, STRATEGIES, PEERS = "{launchers}", "{strategies}", "{peers}"
+"""In a help text: the names in a registry, put in by `ListingCommand`."""
+Launcher = Annotated[str, typer.Option(help=f"{LAUNCHERS}.")]
+LauncherFound = Annotated[str | None, typer.Option(help=f"{LAUNCHERS}.", show_default="who started this, or spawn")]
 """Of a command that may itself have been started by a launcher."""
+
+
+class ListingCommand(TyperCommand):
+    """A command whose help lists what there is to choose from; that is looked up when the help is asked for."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Put the names into the help texts of the options."""
+        from lockstep import registry
+
+        names = {
+            LAUNCHERS: registry.LAUNCHERS.names(),
+            STRATEGIES: [*registry.STRATEGIES.names(), *registry.PEERS.names()],
+            PEERS: registry.PEERS.names(),
+        }
+        for parameter in self.params:
+            for marker, known in names.items():
+                if marker in (getattr(parameter, "help", None) or ""):
+                    parameter.help = parameter.help.replace(marker, listed(known))  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a reader expects them: `a, b or c`."""
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeOptions:
     """What is trained, however many ways: the options that every command that trains has."""
 
-    recipe: Annotated[str, typer.Argument(help="file.py, file.py:function, or cifar100, mlp, bytes.")] = "cifar100"
+    recipe: Annotated[str, typer.Argument(help=f"file.py, file.py:function, {listed(BUILT_IN)}.")] = "cifar100"
     lanes: Annotated[
         int | None, typer.Option(help="Fixed slices of the global batch; more lanes than workers is accumulation.")
     ] = None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.errors import BadInput
-from lockstep.launch.registry import LAUNCHERS, find
+from lockstep.registry import LAUNCHERS, PEERS, STRATEGIES, Description, Registry
 from lockstep.train.spec import versions
 from lockstep.world.detect import conflicts, detect
 from lockstep.world.resources import choose_device, choose_threads, usable_cpus
+
+_REGISTRIES: tuple[Registry[Any], ...] = (STRATEGIES, PEERS, LAUNCHERS)
 
 
 def examine(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -39,8 +40,10 @@ def examine(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "threads": threads,
         "threads_because": why,
         "backend": None if place.size == 1 else _backend(device),
-        "launchers": {name: _usable(name) for name in LAUNCHERS},
-        "peers": {name: find_spec(name) is not None for name in ("lightning", "accelerate", "tensorflow")},
+        "strategies": usable(STRATEGIES.all()),
+        "peers": usable(PEERS.all()),
+        "launchers": usable(LAUNCHERS.all()),
+        "not_used": [text for registry in _REGISTRIES for text in registry.refused()],
         "dev_shm_bytes": _shared_memory(),
         "versions": versions(),
     }
@@ -60,12 +63,9 @@ def _backend(device: str) -> str:
     return str(dist.get_default_backend_for_device(device.partition(":")[0]))
 
 
-def _usable(launcher: str) -> str:
-    try:
-        find(launcher)
-    except BadInput as error:
-        return str(error)
-    return "yes"
+def usable(descriptions: Sequence[Description]) -> dict[str, str]:
+    """Return `yes`, or why not, by name."""
+    return {description.name: description.unavailable() or "yes" for description in descriptions}
 
 
 def _shared_memory() -> int | None:

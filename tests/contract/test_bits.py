@@ -10,7 +10,7 @@ import torch
 
 from lockstep import Trainer, World
 from lockstep.errors import BadInput
-from lockstep.strategies import ddp
+from lockstep.strategies.ddp import strategy as ddp
 from tests.contract.lane_cases import CASES, data, mean, net, sgd, train, train_here, world_of
 from tests.ranks import Ranks
 

@@ -11,8 +11,8 @@ import pytest
 
 from lockstep.errors import BadInput, RunFailed
 from lockstep.launch.start import start_run
+from lockstep.registry import PEERS
 from lockstep.report.collect import Run, read_run
-from lockstep.strategy_names import PEERS
 from lockstep.train.records import read_json
 from lockstep.train.spec import RunSpec
 from tests.commands import TINY, inside
@@ -30,11 +30,11 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return read_run(start_run(order("torch-ddp"), tmp_path_factory.mktemp("stock") / "run"))
 
 
-@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize("peer", PEERS.names())
 def test_a_peer_trains_the_recipe(stock: Run, peer: str, tmp_path: Path) -> None:
     """Its order of samples is its own, so curves are compared, not steps."""
     run = read_run(start_run(order(peer), tmp_path / "run"))
-    assert run.order["spec"]["launcher"] == {"lightning": "itself", "accelerate": "torchrun"}[peer]
+    assert run.order["spec"]["launcher"] == (PEERS.get(peer).launcher or "itself")
     assert len(run.losses) == STEPS
     assert run.losses[0] == pytest.approx(stock.losses[0], rel=0.25)
     assert statistics.fmean(run.losses[-8:]) == pytest.approx(statistics.fmean(stock.losses[-8:]), rel=0.35)

@@ -125,7 +125,7 @@ def test_a_way_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path, monkeypa
 
 
 def test_a_peer_that_is_not_installed_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.train.preflight.find_spec", lambda name: None)
+    monkeypatch.setattr("lockstep.registry.peers.find_spec", lambda name: None)
 
     def start(spec: RunSpec, folder: Path) -> Path:
         if spec.strategy == "lightning":

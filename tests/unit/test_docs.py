@@ -1,14 +1,16 @@
-"""The pages name every option of their command, and no other."""
+"""The pages name every option of their command, and no other; their tables are what the registries hold."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 import typer
 
 from lockstep.cli import app
+from lockstep.registry import LAUNCHERS, PEERS, STRATEGIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -20,3 +22,37 @@ def test_options(command: str, elsewhere: set[str]) -> None:
     options = {name for option in found.params for name in option.opts if name.startswith("--")}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (DOCS / f"{command}.md").read_text(encoding="utf-8")))
     assert named - elsewhere == options - {"--help"}
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines).replace(" --- ", "---")
+
+
+def tables() -> dict[str, tuple[str, str]]:
+    """Return what stands between the markers of a page."""
+    strategies = [
+        (
+            f"`{one.name}`",
+            one.help,
+            "yes" if one.exact else "no",
+            "threads" if one.one_process and one.most_workers != 1 else "one" if one.one_process else "processes",
+        )
+        for one in STRATEGIES.all()
+    ]
+    peers = [(f"`{one.name}`", one.help, one.launcher or "itself") for one in PEERS.all()]
+    launchers = [(f"`{one.name}`", one.help) for one in LAUNCHERS.all()]
+    return {
+        "strategies": ("compare.md", table(("strategy", "what it is", "same bits", "workers"), strategies)),
+        "peers": ("peers.md", table(("peer", "what it is", "started by"), peers)),
+        "launchers": ("launchers.md", table(("launcher", "what it is"), launchers)),
+    }
+
+
+@pytest.mark.parametrize("name", ["strategies", "peers", "launchers"])
+def test_tables(name: str) -> None:
+    page, expected = tables()[name]
+    text = (DOCS / page).read_text(encoding="utf-8")
+    held = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
+    assert held is not None
+    assert held[1] == expected, f"put this between the markers {name} of {page}:\n{expected}"

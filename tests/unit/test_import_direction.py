@@ -14,25 +14,25 @@ SOURCE = Path(__file__).parents[2] / "src" / "lockstep"
 # Each part may import from those on its right, and from itself. The order is DESIGN's arrow, read as
 # "who may know whom": the command line knows everything, errors know nothing.
 MAY_IMPORT = {
-    "cli": "cli_bench cli_compare cli_options cli_report doctor launch report train strategies strategy_names world "
+    "cli": "cli_bench cli_compare cli_options cli_report doctor launch report train strategies registry world "
     "errors version",
     "cli_bench": "cli_options bench report errors",
-    "cli_compare": "cli_options comparison report train strategies world errors strategy_names",
+    "cli_compare": "cli_options comparison report train strategies world errors registry",
     "cli_report": "cli_options report train",
-    "cli_options": "train",
+    "cli_options": "train recipe registry",
     "__main__": "cli",
     "__init__": "comm recipe train world version",
     "mesh": "comm world errors",
     "state": "comm digest torch_compat errors",
-    "comparison": "launch report train strategies errors",
-    "doctor": "launch train world errors",
+    "comparison": "launch report train registry errors",
+    "doctor": "train world registry errors",
     "bench": "recipes mesh state recipe report train strategies data nn exchange comm lanes world torch_compat errors",
-    "peers": "launch mesh state train strategies data recipe digest world torch_compat errors",
-    "report": "train errors version strategy_names",
-    "launch": "train strategies comm world torch_compat errors strategy_names",
+    "peers": "launch mesh state train strategies data recipe digest world torch_compat registry errors",
+    "report": "train errors version registry",
+    "launch": "train strategies comm world torch_compat errors registry",
     "train": "strategies mesh state data nn comm recipe digest world seeding torch_compat errors version lanes "
-    "strategy_names",
-    "strategies": "exchange mesh state data nn comm lanes digest recipe world torch_compat errors strategy_names",
+    "registry",
+    "strategies": "exchange mesh state data nn comm lanes digest recipe world torch_compat errors registry",
     "recipes": "recipe data",
     "recipe": "lanes errors",
     "exchange": "comm lanes torch_compat errors",
@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "seeding": "",
     "errors": "",
     "version": "",
-    "strategy_names": "",
+    "registry": "errors",
     "torch_compat": "",
 }
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import BadInput
+from lockstep.registry import BASELINE, describe
 from lockstep.report.gather import PLAN
 from lockstep.report.units import plural
-from lockstep.strategies import workers_of
 from lockstep.train.records import read_json, write_json
 from lockstep.train.spec import RunSpec, source_of, versions
 
@@ -74,16 +74,16 @@ def ways(spec: RunSpec, strategies: Sequence[str], workers: Sequence[int], cpus:
     )
     rows: list[Way] = []
     for name in strategies:
-        counts = [1] if workers_of(name, most) == 1 else list(workers)
-        if "single" in strategies and len(counts) > 1:
+        counts = [1] if describe(name).workers(most) == 1 else list(workers)
+        if BASELINE in strategies and len(counts) > 1:
             counts = [count for count in counts if count > 1]
         for count in counts:
             label = name if len(counts) == 1 else f"{name}, {plural(count, 'worker')}"
             rows.append(Way(name=label, spec=replace(common, strategy=name, workers=count)))
-    if "single" in strategies and cpus > (common.threads or 1):
-        place = next(place for place, way in enumerate(rows) if way.name == "single")
+    if BASELINE in strategies and cpus > (common.threads or 1):
+        place = next(place for place, way in enumerate(rows) if way.name == BASELINE)
         wide = replace(rows[place].spec, threads=cpus)
-        rows.insert(place + 1, Way(name=f"single, {cpus} threads", spec=wide))
+        rows.insert(place + 1, Way(name=f"{BASELINE}, {cpus} threads", spec=wide))
     return tuple(rows)
 
 

@@ -1,1 +1,23 @@
-"""Starting the processes of a world, and finding out who started this one."""
+"""Launchers: one file each; and what starts, is started, and reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.errors import BadInput
+from lockstep.registry import LAUNCHERS
+from lockstep.registry.base import import_object
+
+if TYPE_CHECKING:
+    from lockstep.launch.base import Launcher
+
+
+def find(name: str, processes: int) -> Launcher:
+    """Return a launcher that can start so many processes here, or refuse with the reason."""
+    description = LAUNCHERS.get(name)
+    if (reason := description.unavailable()) is not None:
+        raise BadInput(reason)
+    if description.one_process and processes > 1:
+        raise BadInput(f"launcher {name} runs one worker, not {processes}: use --launcher spawn")
+    launcher: Launcher = import_object(description.implementation)()
+    return launcher

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +59,6 @@ class Outcome:
 
 class Launcher(ABC):
     """Starts the processes of a world. One that was started leaves nothing behind, however it ends."""
-
-    name: ClassVar[str]
-    """As typed."""
-
-    def unavailable(self) -> str | None:
-        """Say why it cannot be used here, or None."""
-        return None
 
     @abstractmethod
     def start(self, job: Job) -> Outcome:

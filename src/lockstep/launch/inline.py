@@ -7,12 +7,18 @@ import sys
 from pathlib import Path
 
 from lockstep.launch.base import Job, Launcher, Outcome
+from lockstep.registry import LauncherDescription
+
+LAUNCHER = LauncherDescription(
+    name="inline",
+    help="the one rank of a world of one, in this very process",
+    implementation="lockstep.launch.inline:Inline",
+    one_process=True,
+)
 
 
 class Inline(Launcher):
     """No process is started: for one worker, debuggers and notebooks."""
-
-    name = "inline"
 
     def start(self, job: Job) -> Outcome:
         """Run the only rank here."""

@@ -9,6 +9,7 @@ import subprocess
 
 from lockstep.launch.base import Job, Launcher, Outcome, meeting_file, threads_for
 from lockstep.launch.command import clean_environment, run_command
+from lockstep.registry import LauncherDescription
 from lockstep.train.records import read_records
 
 # How Open MPI tells that a rank ended by a signal, or with an exit code (two lines).
@@ -22,16 +23,17 @@ CHATTER = re.compile(
     r"-{60,}$|={60,}$|=\s|Primary job\s+terminated|a non-zero exit code\. Per user|mpi\S+ (detected|noticed) that"
     r"|the job to be terminated\.|YOUR APPLICATION TERMINATED|This typically refers|Please see the FAQ page"
 )
+LAUNCHER = LauncherDescription(
+    name="mpirun",
+    help="Open MPI or MPICH, whichever is on the PATH",
+    implementation="lockstep.launch.mpirun:Mpirun",
+    unavailable=lambda: None if shutil.which("mpirun") else "mpirun is not installed here: install Open MPI or MPICH",
+    meets_here=True,
+)
 
 
 class Mpirun(Launcher):
     """Ranks under MPI's process manager; MPI itself is not used."""
-
-    name = "mpirun"
-
-    def unavailable(self) -> str | None:
-        """Need mpirun on the PATH."""
-        return None if shutil.which("mpirun") else "mpirun is not installed here: install Open MPI or MPICH"
 
     def start(self, job: Job) -> Outcome:
         """Start the ranks and wait."""

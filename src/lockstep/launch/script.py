@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput, RunFailed
+from lockstep.launch import find
 from lockstep.launch.base import Job
-from lockstep.launch.registry import find
+from lockstep.registry import LAUNCHERS
 from lockstep.train.failure import how_it_ended
 from lockstep.world.addresses import candidate_ports, family, free_port, resolve
 from lockstep.world.detect import detect
@@ -18,18 +19,14 @@ from lockstep.world.place import Place
 if TYPE_CHECKING:
     from lockstep.launch.start import Reach
 
-ONE_HOST = ("spawn", "mpirun")
-
 
 def launch_script(script: tuple[str, ...], workers: int, launcher: str, threads: int | None, reach: Reach) -> None:
     """Start a script on so many workers and wait; raise with the first rank that failed."""
     if not Path(script[0]).is_file():
         raise BadInput(f"the script {script[0]} does not exist")
-    if launcher == "inline" and workers > 1:
-        raise BadInput(f"launcher inline runs one worker, not {workers}: use --launcher spawn")
-    chosen = find(launcher)
+    chosen = find(launcher, workers)
     meeting = {}
-    if launcher in ONE_HOST and "MASTER_ADDR" not in os.environ:
+    if LAUNCHERS.get(launcher).meets_here and "MASTER_ADDR" not in os.environ:
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     outcome = chosen.start(
         Job(

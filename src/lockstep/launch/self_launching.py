@@ -5,11 +5,12 @@ from __future__ import annotations
 from lockstep.launch.base import Job, Launcher, Outcome, threads_for
 from lockstep.launch.command import clean_environment, run_command
 
+ITSELF = "itself"
+"""What a run folder names as the launcher of such a program."""
+
 
 class SelfLaunching(Launcher):
     """One process is started; the others are its own affair."""
-
-    name = "itself"
 
     def start(self, job: Job) -> Outcome:
         """Start the program and wait for it."""

@@ -26,15 +26,26 @@ from typing import TYPE_CHECKING, Protocol
 
 from lockstep.launch.base import Job, Launcher, Outcome, meeting_file, threads_for
 from lockstep.launch.parent_death import die_with_parent, die_with_starter
+from lockstep.registry import LauncherDescription
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
 PRELOADED = ["torch", "torch.distributed", "lockstep.cli", "lockstep.launch.worker", "lockstep.train.loop"]
-PRELOADED += ["lockstep.train.preflight", "lockstep.strategies.torch_ddp", "psutil"]
+PRELOADED += ["lockstep.train.preflight", "lockstep.strategies.torch_ddp.strategy", "psutil"]
 COMPILER = "torch._dynamo"
 """torch.optim imports it at its first use, which takes as long as torch itself: in each worker, if not here, once."""
 GRACE_SECONDS = 2.0
+LAUNCHER = LauncherDescription(
+    name="spawn",
+    help="processes of this machine, forked from a server that has imported torch once",
+    implementation="lockstep.launch.spawn:Spawn",
+    unavailable=lambda: (
+        None if sys.platform.startswith("linux") else "launcher spawn needs Linux: use --launcher torchrun"
+    ),
+    forks=True,
+    meets_here=True,
+)
 
 
 class Child(Protocol):
@@ -54,12 +65,6 @@ class Child(Protocol):
 
 class Spawn(Launcher):
     """Ranks of this machine; the default for more than one worker."""
-
-    name = "spawn"
-
-    def unavailable(self) -> str | None:
-        """Need a system that forks."""
-        return None if sys.platform.startswith("linux") else "launcher spawn needs Linux"
 
     def start(self, job: Job) -> Outcome:
         """Start, wait, and end the rest when one fails."""

@@ -8,21 +8,24 @@ import shutil
 
 from lockstep.launch.base import Job, Launcher, Outcome, threads_for
 from lockstep.launch.command import clean_environment, run_command
+from lockstep.registry import LauncherDescription
 
 ENDED = re.compile(
     r"srun: error: \S+: tasks? ([\d,\-]+): (Exited with exit code (\d+)|Killed|Terminated|Aborted.*|Segmentation.*)"
 )
 SIGNALS = {"Killed": -9, "Terminated": -15, "Aborted": -6, "Segmentation": -11}
+LAUNCHER = LauncherDescription(
+    name="srun",
+    help="Slurm, inside an allocation or in one of its own",
+    implementation="lockstep.launch.srun:Srun",
+    unavailable=lambda: (
+        None if shutil.which("srun") else "srun is not installed here: launcher srun needs a Slurm cluster"
+    ),
+)
 
 
 class Srun(Launcher):
     """Ranks under Slurm; where they run is Slurm's decision."""
-
-    name = "srun"
-
-    def unavailable(self) -> str | None:
-        """Need srun on the PATH."""
-        return None if shutil.which("srun") else "srun is not installed here: launcher srun needs a Slurm cluster"
 
     def start(self, job: Job) -> Outcome:
         """Start a step and wait for it."""

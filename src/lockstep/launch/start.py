@@ -1,4 +1,4 @@
-"""One run from order to end: check, start, wait, and report the first failure."""
+"""One run from spec to end: check, start, wait, and report the first failure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput, RunFailed
+from lockstep.launch import find
 from lockstep.launch.base import Job
-from lockstep.launch.registry import find
-from lockstep.launch.self_launching import SelfLaunching
-from lockstep.strategies import processes
-from lockstep.strategy_names import PEERS
+from lockstep.launch.self_launching import ITSELF, SelfLaunching
+from lockstep.registry import LAUNCHERS, PeerDescription, describe
 from lockstep.train.failure import first_cause, report
 from lockstep.train.records import CannotWrite, write_json
 from lockstep.world.resources import usable_cpus
@@ -33,27 +32,26 @@ class Reach:
 
 
 def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa: B008 - a frozen value
-    """Run a recipe under the launcher that the order names; return the run folder.
+    """Run a recipe under the launcher that the spec names; return the run folder.
 
     1. Find the launcher: absent programs are refused first.
     2. Check the recipe and make the run folder, before any worker starts.
     3. Start and wait.
     4. A failure becomes one report, and the run folder's result says so too.
     """
+    description = describe(spec.strategy)
     spec, out = with_own_launch(spec), out.absolute()
-    launcher = SelfLaunching() if spec.launcher == "itself" else find(spec.launcher)
+    count = description.processes(spec.workers)
+    launcher = SelfLaunching() if spec.launcher == ITSELF else find(spec.launcher, count)
     if spec.launcher == "inline":
-        if processes(spec.strategy, spec.workers) > 1:
-            raise BadInput(f"launcher inline runs one worker, not {spec.workers}: use --launcher spawn")
         from lockstep.train.preflight import preflight
 
         preflight(spec, out)
     else:
         _preflight_apart(spec, out)
-    count = processes(spec.strategy, spec.workers)
     job = Job(workers=count, folder=out, nodes=reach.nodes, threads=spec.threads, extra=reach.extra)
-    if spec.strategy in PEERS:
-        job = replace(job, module=PEERS[spec.strategy][0])
+    if isinstance(description, PeerDescription):
+        job = replace(job, module=description.program)
     outcome = launcher.start(job)
     if outcome.code == 0 and (out / "result.json").is_file():
         return out
@@ -68,19 +66,20 @@ def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa
 
 
 def with_own_launch(spec: RunSpec) -> RunSpec:
-    """Return the order as a peer is started: by what its makers document, with the threads that ours would get."""
-    if spec.strategy not in PEERS:
+    """Return the spec as a peer is started: by what its makers document, with the threads that ours would get."""
+    description = describe(spec.strategy)
+    if not isinstance(description, PeerDescription):
         return spec
     threads = spec.threads or max(1, usable_cpus() // max(1, spec.workers))
-    return replace(spec, launcher=PEERS[spec.strategy][1], threads=threads)
+    return replace(spec, launcher=description.launcher or ITSELF, threads=threads)
 
 
 def _preflight_apart(spec: RunSpec, out: Path) -> None:
     """Check in a process of the fork server: the recipe needs torch, and this process does without."""
     from lockstep.launch.spawn import context
 
-    # A peer forks nothing from the server, but most often stands in a comparison with ways that do.
-    forks = context(trains=spec.launcher in ("spawn", "itself"))
+    # A peer that starts itself forks nothing from the server, but most often stands in a comparison with ways that do.
+    forks = context(trains=spec.launcher == ITSELF or LAUNCHERS.get(spec.launcher).forks)
     reader, writer = forks.Pipe(duplex=False)
     checker = forks.Process(target=_check, args=(spec, out, writer), name="lockstep preflight")
     checker.start()

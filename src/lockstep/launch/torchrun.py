@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING
 from lockstep.launch.base import Job, Launcher, Outcome, threads_for
 from lockstep.launch.parent_death import die_with_starter
 from lockstep.launch.spawn import context
+from lockstep.registry import LauncherDescription
 
 if TYPE_CHECKING:
     from torch.distributed.launcher.api import LaunchConfig
+
+LAUNCHER = LauncherDescription(
+    name="torchrun",
+    help="torch's elastic launcher, on this machine",
+    implementation="lockstep.launch.torchrun:Torchrun",
+)
 
 
 class Torchrun(Launcher):
@@ -21,8 +28,6 @@ class Torchrun(Launcher):
 
     The agent needs torch; it runs in a process of the fork server, so that this one stays without.
     """
-
-    name = "torchrun"
 
     def start(self, job: Job) -> Outcome:
         """Run the agent and wait for it."""

@@ -60,17 +60,17 @@ def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]
 
 
 def _join(spec: RunSpec, place: Place) -> World:
-    from lockstep.strategy_names import SHARES_MEMORY
+    from lockstep.registry import describe
     from lockstep.world.join import join
     from lockstep.world.resources import usable_cpus
 
-    threads = spec.threads
-    if threads is None and spec.strategy == "dp":
+    threads, description = spec.threads, describe(spec.strategy)
+    if threads is None and description.one_process and spec.workers > 1:
         threads = max(1, usable_cpus() // spec.workers)
     return join(
         device=spec.device,
         backend=spec.backend,
-        prefer_shared_memory=spec.strategy in SHARES_MEMORY,
+        prefer_shared_memory=description.shares_memory,
         threads=threads,
         place=place,
     )

@@ -1,6 +1,6 @@
 """One rank of a peer's run: what a foreign loop does becomes the records of a run folder.
 
-a peer's process   1 `open_run`   read the order, load the recipe, make the data
+a peer's process   1 `open_run`   read the spec, load the recipe, make the data
                    2 `joined`     the peer has met its ranks: records are opened, all ranks start together
                    3 its own loop laps the clock where it can, and calls `step_done` after each update
                    4 `finish`     evaluate, digest, result: as for our own strategies
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -40,6 +41,7 @@ from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
 from lockstep.train.spec import RunSpec, read_spec
 from lockstep.train.steps import StepLog
+from lockstep.world.detect import given_rank
 from lockstep.world.place import World
 
 if TYPE_CHECKING:
@@ -208,7 +210,7 @@ class PeerRun:
 
 
 def open_run(folder: Path) -> PeerRun:
-    """Read the order and load what it names."""
+    """Read the spec and load what it names."""
     spec = read_spec(folder)
     recipe = spec.load()
     data = recipe.dataset()
@@ -216,8 +218,9 @@ def open_run(folder: Path) -> PeerRun:
     return PeerRun(folder, spec, recipe, plan, open_source(data, recipe.collate))
 
 
-def main(folder: Path, rank: int, train: Callable[[PeerRun], None]) -> None:
-    """Be one rank of a peer's run, and leave a note if that fails."""
+def main(train: Callable[[PeerRun], None]) -> None:
+    """Be one rank of a peer's run, whose folder is the program's argument; leave a note if that fails."""
+    folder, rank = Path(sys.argv[1]), given_rank(os.environ)
     die_with_parent()
     if os.getppid() == 1:  # whoever started this is gone already: importing a peer takes seconds
         os._exit(1)

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.report.collect import Run
-from lockstep.report.parity import unsteady
+from lockstep.report.parity import promises_bits, unsteady
 from lockstep.report.rows import Row
 from lockstep.report.units import size
-from lockstep.strategy_names import EXACT
 from lockstep.train.checkpoint_header import BITS_DEPEND_ON
 
 OUTLIER = 1.5
@@ -35,7 +34,7 @@ def notes(row: Row, runs: Sequence[Run], first: Run | None, why_not: str = "") -
         found.append("it was broken off and went on: its time and throughput are those of the last attempt")
     found += slow_repeats(runs)
     if told := unsteady(runs):
-        found.append(f"{told}: {STEADIER if row.strategy in EXACT else f'{row.strategy} promises no more'}")
+        found.append(f"{told}: {STEADIER if promises_bits(row.strategy) else f'{row.strategy} promises no more'}")
     if row.unaccounted is not None and abs(row.unaccounted) > ACCOUNTED:
         found.append(f"the parts leave {row.unaccounted:.0%} of the step unaccounted for")
     if row.step_seconds and not row.parts:

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lockstep.registry import PEERS, described
 from lockstep.report.collect import Run
-from lockstep.strategy_names import EXACT, PEERS
 from lockstep.train.weights_difference import MOST_BYTES, largest_difference, too_large
 
 ROUNDING = 1e-5
@@ -110,9 +110,15 @@ def likely_cause(first: Run, other: Run, found: Parting | None) -> str:
         return "inexact sums were asked for"
     if coupled := other.result.get("depends_on_workers") or first.result.get("depends_on_workers"):
         return f"BatchNorm over other batches ({coupled} over {theirs['workers']} against {mine['workers']} workers)"
-    if {mine["strategy"], theirs["strategy"]} <= EXACT:
+    if all(promises_bits(spec["strategy"]) for spec in (mine, theirs)):
         return "the recipe is not deterministic, or the file has changed between the runs"
     return _from_numbers(first, other, found)
+
+
+def promises_bits(strategy: str) -> bool:
+    """Say whether a strategy gives the same bits on any number of workers; False for one that is not known here."""
+    description = described(strategy)
+    return description is not None and description.exact
 
 
 def unsteady(runs: Sequence[Run]) -> str:

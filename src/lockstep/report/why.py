@@ -20,6 +20,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lockstep.registry import BASELINE, DEFAULT, STRATEGIES, described
 from lockstep.report.rows import PARTS, RankRow, Row
 from lockstep.report.units import duration, plural
 
@@ -76,8 +77,8 @@ def why(row: Row, rows: Sequence[Row], cpus: int | None = None) -> str:
         return ""
     scene = Scene(row, rows, cpus)
     for rule in (_oversubscribed, _data, _small, _straggler, _interpreter, _exchange, _optimizer):
-        if found := rule(scene):
-            return found
+        if sentence := rule(scene):
+            return sentence
     return _compute(scene)
 
 
@@ -164,12 +165,14 @@ def _small(scene: Scene) -> str | None:
 
 
 def _interpreter(scene: Scene) -> str | None:
-    row = scene.row
-    if row.strategy not in ("dp", "torch-dp") or row.workers < 2 or row.efficiency is None or row.efficiency >= SCALES:
+    row, description = scene.row, described(scene.row.strategy)
+    if description is None or not description.one_process or row.workers < 2:
         return None
-    base = next((one for one in scene.rows if one.strategy == "single" and one.efficiency == 1.0 and one.parts), None)
+    if row.efficiency is None or row.efficiency >= SCALES:
+        return None
+    base = next((one for one in scene.rows if one.strategy == BASELINE and one.efficiency == 1.0 and one.parts), None)
     slower = ""
-    apart = [one for one in scene.rows if one.strategy == "ddp" and one.workers == row.workers and one.parts]
+    apart = [one for one in scene.rows if one.strategy == DEFAULT and one.workers == row.workers and one.parts]
     if apart and _computing(row) < LONGER * _computing(apart[0]):
         return None  # processes, which have a lock each, compute as long: it is not the lock
     if base is not None:
@@ -177,10 +180,10 @@ def _interpreter(scene: Scene) -> str | None:
         if longer < LONGER:
             return None
         slower = f": forward and backward take {longer:.1f} times a fair share of single's"
-    found = scene.measured("ddp", "torch-ddp")
+    faster = scene.measured(*(one.name for one in STRATEGIES.all() if not one.one_process))
     return (
         f"the {row.workers} threads of one process take turns at the interpreter's lock{slower}; "
-        f"use processes (ddp){found}"
+        f"use processes ({DEFAULT}){faster}"
     )
 
 
@@ -194,8 +197,9 @@ def _exchange(scene: Scene) -> str | None:
     spends = f"spends {share:.0%} of the step exchanging {_bytes(sent)}{over}{hidden}"
     if not sent:
         spends = f"spends {share:.0%} of the step exchanging{over}"
-    if row.strategy != "ddp" and len({rank.host for rank in row.ranks}) <= 1:
-        return f"{spends}; on one host use ddp, which exchanges in shared memory{scene.measured('ddp')}"
+    description = described(row.strategy)
+    if not (description and description.shares_memory) and len({rank.host for rank in row.ranks}) <= 1:
+        return f"{spends}; on one host use {DEFAULT}, which exchanges in shared memory{scene.measured(DEFAULT)}"
     return f"{spends}; a larger --global-batch exchanges less often{_single_measured(scene)}"
 
 
@@ -203,18 +207,20 @@ def _optimizer(scene: Scene) -> str | None:
     row, share = scene.row, scene.share("optimizer")
     if share < OPTIMIZER:
         return None
-    if row.strategy == "ddp":
+    if row.strategy == DEFAULT:
         return f"spends {share:.0%} of the step in the optimizer, divided over the workers already; use a fused one"
-    found = scene.measured("ddp")
+    faster = scene.measured(DEFAULT)
     whose = "" if row.workers == 1 else ", on every worker the whole of it"
-    return f"spends {share:.0%} of the step in the optimizer{whose}; ddp divides that work over the workers{found}"
+    return (
+        f"spends {share:.0%} of the step in the optimizer{whose}; {DEFAULT} divides that work over the workers{faster}"
+    )
 
 
 def _compute(scene: Scene) -> str:
     row, share = scene.row, scene.share("forward", "backward")
     computes = f"computes for {share:.0%} of the step"
-    if row.strategy == "single":
-        faster = [one for one in scene.rows if one.strategy != "single" and clearly_faster(one, row)]
+    if row.strategy == BASELINE:
+        faster = [one for one in scene.rows if one.strategy != BASELINE and clearly_faster(one, row)]
         if not faster:
             return f"{computes} on one worker, and no way with more workers is clearly faster here"
         best = min(faster, key=lambda one: one.step_seconds or math.inf)
@@ -229,8 +235,8 @@ def _compute(scene: Scene) -> str:
 
 
 def _single_measured(scene: Scene) -> str:
-    found = scene.measured("single")
-    return f" (single{found})" if found else ""
+    measured = scene.measured(BASELINE)
+    return f" ({BASELINE}{measured})" if measured else ""
 
 
 def _computing(row: Row) -> float:

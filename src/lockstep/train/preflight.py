@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from lockstep.data.source import count_samples, open_source
 from lockstep.errors import BadInput
-from lockstep.strategies import check_name
-from lockstep.strategy_names import PEERS
+from lockstep.registry import PeerDescription, describe
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.records import CannotWrite, create_folder
 from lockstep.train.resume import check_standing, history, holding, put_aside, read_standing
@@ -21,14 +19,17 @@ if TYPE_CHECKING:
 
 
 def preflight(spec: RunSpec, out: Path) -> None:
-    """Refuse what cannot run, then make the run folder with its order in it."""
-    check_name(spec.strategy)
+    """Refuse what cannot run, then make the run folder with its spec in it."""
+    description = describe(spec.strategy)
+    if (reason := description.unavailable()) is not None:
+        raise BadInput(reason)
+    description.check_workers(spec.workers)
     if spec.checkpoint_every is not None and spec.checkpoint_every < 1:
         raise BadInput(f"--checkpoint-every {spec.checkpoint_every}: at least 1 step is needed between checkpoints")
     recipe = spec.load()
     data = recipe.dataset()
     plan = spec.plan(recipe, count_samples(data))
-    if spec.strategy in PEERS:
+    if isinstance(description, PeerDescription):
         _check_peer(spec, plan, stream=open_source(data).stream)
     if spec.resume:
         _make_ready(spec, out, recipe, plan)
@@ -65,12 +66,7 @@ def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None
 
 
 def _check_peer(spec: RunSpec, plan: Plan, *, stream: bool) -> None:
-    """Refuse a peer that is not there, and what it has no counterpart of."""
-    if find_spec(spec.strategy) is None:
-        raise BadInput(
-            f"strategy {spec.strategy} needs the package of that name, which is not installed: "
-            "pip install 'lockstep-train[peers]'"
-        )
+    """Refuse what a peer has no counterpart of."""
     if plan.lanes % spec.workers:
         raise BadInput(
             f"strategy {spec.strategy} gives every rank as many batches, and lanes={plan.lanes} cannot be cut evenly "

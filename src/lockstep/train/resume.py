@@ -23,14 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import BadInput
-from lockstep.strategies import processes
+from lockstep.registry import BASELINE, DEFAULT, LAUNCHERS, describe
 from lockstep.train.checkpoint_folder import last_good, prune
 from lockstep.train.checkpoint_header import Arithmetic, CheckpointHeader, read_header, refuse_other
 from lockstep.train.records import cannot_write, read_json
 from lockstep.train.spec import RunSpec, read_spec
-
-TYPED = frozenset({"spawn", "torchrun", "srun", "mpirun"})
-"""Launchers that can be started again without being typed; the others were not ours."""
 
 RECORDS = ("rank-*.jsonl", "rank-*.error.json", "prints.jsonl", "final.safetensors", "result.json")
 """What an attempt leaves in the run folder, beside its checkpoints."""
@@ -72,13 +69,18 @@ def resumed_spec(standing: Standing, given: Mapping[str, Any]) -> RunSpec:
     old, asked = standing.spec, {name: value for name, value in given.items() if value is not None}
     arithmetic = standing.header.arithmetic
     workers = asked.get("workers", old.workers)
-    strategy = asked.get("strategy") or ("ddp" if old.strategy == "single" and workers > 1 else old.strategy)
-    several = processes(strategy, workers) > 1
-    default = old.launcher if old.launcher in TYPED else "spawn" if several else "inline"
+    strategy = asked.get("strategy") or (DEFAULT if old.strategy == BASELINE and workers > 1 else old.strategy)
+    several = describe(strategy).processes(workers) > 1
+    default = old.launcher if _starts(old.launcher) else "spawn" if several else "inline"
     if "epochs" in asked:
         asked = {"steps": None, **asked}
     changes = {"lanes": arithmetic.lanes, "threads": arithmetic.threads, "launcher": default, **asked}
     return replace(old, **{**changes, "strategy": strategy, "resume": True})
+
+
+def _starts(launcher: str) -> bool:
+    """Say whether a launcher can be started again without being typed; others started us, or are gone."""
+    return launcher in LAUNCHERS and not LAUNCHERS.get(launcher).one_process
 
 
 def check_standing(standing: Standing, arithmetic: Arithmetic, *, samples: int, steps: int) -> None:

@@ -15,6 +15,7 @@ from lockstep.data.loader import Batch, Collate, Share, batches, fetch
 from lockstep.errors import BadInput
 from lockstep.lanes.schedule import check_lanes
 from lockstep.mesh import Mesh
+from lockstep.registry import describe
 from lockstep.state.hashes import state_digest
 from lockstep.strategies import check_exact, find
 from lockstep.strategies.base import StepStats, Training
@@ -69,6 +70,7 @@ class Trainer:
                 "pass lambda ps: AdamW(ps, lr=3e-4)"
             )
         check_exact(strategy, exact)
+        describe(strategy).check_workers(workers or world.size, world.size)
         keep_freed_memory()
         self.world = world
         self.mesh = Mesh.over(world)

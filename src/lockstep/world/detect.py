@@ -28,6 +28,11 @@ def detect(env: Env) -> Place:
     return Place(launcher="inline")
 
 
+def given_rank(env: Env) -> int:
+    """Return the rank that whoever started this process gave it, 0 if nobody did; for a peer, which joins by itself."""
+    return next((_number(env, name) for name in ("RANK", "LOCAL_RANK") if name in env), 0)
+
+
 def conflicts(env: Env) -> list[str]:
     """Return one sentence for each complete set that lost against the one that won."""
     found = [place for reader in _READERS if (place := reader(env)) is not None]

@@ -19,7 +19,7 @@ import lockstep  # noqa: F401 - registers shm
 from lockstep.bench.collectives import DDP, WAYS
 from lockstep.comm.arena import Arena
 from lockstep.recipes.mlp import CLASSES, FEATURES, make_model
-from lockstep.strategies.torch_ddp import best_settings
+from lockstep.strategies.torch_ddp.strategy import best_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

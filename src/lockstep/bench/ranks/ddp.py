@@ -23,7 +23,7 @@ from lockstep.bench.ddp import MANY
 from lockstep.comm.group import Group
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.recipe import Recipe, load
-from lockstep.strategies.torch_ddp import best_settings
+from lockstep.strategies.torch_ddp.strategy import best_settings
 from lockstep.train.malloc import keep_freed_memory
 from lockstep.train.result import gather
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,4 +72,4 @@ def _loop(run: PeerRun, accelerator: Accelerator, prepared: tuple[Any, Any, Any]
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    main(Path(sys.argv[1]), int(os.environ.get("RANK", "0")), train)
+    main(train)

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from lockstep.errors import BadInput
 from lockstep.nn.convert import without_samples
 from lockstep.strategies.base import How, LaneLoss, StepStats, Strategy, Training, Tuned, backward, scale_gradients
 from lockstep.strategies.ddp_timer import DDPTimer
@@ -51,8 +50,6 @@ class TorchDDP(Strategy):
 
     def __init__(self, mesh: Mesh, training: Training) -> None:
         world = mesh.world
-        if world.size < 2:
-            raise BadInput("strategy torch-ddp needs at least 2 workers: use --workers 2, or strategy single")
         super().__init__(mesh, training)
         on_cpu = world.device == "cpu"
         self._ddp = DistributedDataParallel(

@@ -40,10 +40,11 @@ class DP(Strategy):
 
     def __init__(self, mesh: Mesh, training: Training) -> None:
         world = mesh.world
-        if world.size != 1:
-            raise BadInput(f"strategy dp is one process with threads, and this world has {world.size}: use ddp")
         if world.device != "cpu":
-            raise BadInput("strategy dp runs its threads on the CPU; for accelerators use ddp or torch-dp")
+            raise BadInput(
+                f"strategy dp runs its threads on the CPU, and the device here is {world.device}: use --device cpu, or "
+                "strategy ddp"
+            )
         super().__init__(mesh, training)
         self._common = InProcess.Common(training.workers)
         self._threads = ThreadPoolExecutor(training.workers, "lockstep dp")

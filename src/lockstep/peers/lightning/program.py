@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import lightning
@@ -17,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.peers.base import PeerRun, main
 from lockstep.strategies.ddp_timer import DDPTimer
-from lockstep.strategies.torch_ddp import best_settings
+from lockstep.strategies.torch_ddp.strategy import best_settings
 
 
 class Module(lightning.LightningModule):
@@ -106,4 +103,4 @@ def train(run: PeerRun) -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # its greetings; what goes wrong is noted in the run folder
-    main(Path(sys.argv[1]), int(os.environ.get("LOCAL_RANK", "0")), train)
+    main(train)

@@ -1,0 +1,44 @@
+"""What a peer says of itself; and the peers there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from lockstep.registry.base import Registry
+from lockstep.registry.strategies import STRATEGIES, TrainerDescription
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerDescription(TrainerDescription):
+    """Another trainer on the same recipe, with its own loop, sample order and launch, on one host."""
+
+    program: str
+    """The module that is run for a rank, with the run folder as its argument; see `lockstep.peers.base`."""
+    launcher: str | None = None
+    """The launcher that starts its ranks, by name; None: the program is started once, and starts the other ranks."""
+
+
+def needs_package(peer: str, package: str) -> Callable[[], str | None]:
+    """Return the `unavailable` of a peer that needs a package."""
+
+    def unavailable() -> str | None:
+        if find_spec(package) is not None:
+            return None
+        return (
+            f"strategy {peer} needs the package {package}, which is not installed: pip install 'lockstep-train[peers]'"
+        )
+
+    return unavailable
+
+
+PEERS = Registry(
+    "peer",
+    PeerDescription,
+    value="PEER",
+    modules=("lockstep.peers.lightning", "lockstep.peers.accelerate"),
+    group="lockstep.peers",
+    beside=STRATEGIES,
+)
+"""Named by `--strategy`, like strategies: no peer has a strategy's name."""

@@ -1,0 +1,13 @@
+"""`dp`: one process, a thread per worker, one copy of the weights."""
+
+from __future__ import annotations
+
+from lockstep.registry import StrategyDescription
+
+STRATEGY = StrategyDescription(
+    name="dp",
+    help="a thread per worker in one process, on the CPU",
+    implementation="lockstep.strategies.dp.strategy:DP",
+    exact=True,
+    one_process=True,
+)
