@@ -38,7 +38,7 @@ class TrainerDescription(Description):
 
     def check_workers(self, workers: int, processes: int | None = None) -> None:
         """Refuse a number of workers, and of processes that there are for them, that it cannot have."""
-        if workers < self.least_workers:
+        if workers < self.least_workers > 1:
             raise BadInput(
                 f"strategy {self.name} needs at least {self.least_workers} workers: use --workers "
                 f"{self.least_workers}, or strategy {BASELINE}"
