@@ -144,23 +144,44 @@ def load(reference: str, data: str | None = None) -> Recipe:
     return _call(module, function or "recipe", reference, shown, data)
 
 
+_EXECUTED: set[str] = set()
+"""The modules that are recipe files; one of the same name may take their place."""
+
+
 def _execute(path: Path) -> ModuleType:
     if not path.is_file():
         raise BadInput(f"the recipe file {path} does not exist" if not path.exists() else f"{path} is not a file")
-    name = f"lockstep_recipe_{path.stem}"
+    name, root = module_name(path.resolve())
+    if name in sys.modules and name not in _EXECUTED:
+        raise BadInput(
+            f"the recipe file {path} has the name of the module {name!r}, which it would hide: rename the file"
+        )
+    # A recipe's classes travel by module name to the processes that a rank starts, such as a DataLoader's workers.
+    # Those get this process's sys.path, so the module has the name by which they find its file.
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise BadInput(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # so that classes of the file can be found again by name
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
     try:
+        if package := name.rpartition(".")[0]:
+            importlib.import_module(package)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        _EXECUTED.add(name)
         spec.loader.exec_module(module)
     except Exception as error:
         raise BadInput(f"the recipe file {path} raised while it was read:\n{_trace(error, path)}") from error
     return module
+
+
+def module_name(path: Path) -> tuple[str, Path]:
+    """Return the name by which a recipe file is imported, with the packages around it, and the folder to find it from."""
+    names, root = [path.stem], path.parent
+    while (root / "__init__.py").is_file():
+        names.insert(0, root.name)
+        root = root.parent
+    return ".".join(names), root
 
 
 def _call(module: ModuleType, function: str, reference: str, shown: str, data: str | None) -> Recipe:

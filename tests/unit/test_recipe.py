@@ -138,3 +138,9 @@ def test_plan() -> None:
     found = plan(plain(epochs=3), workers=2, samples=5)
     assert (found.lanes, found.epoch_steps, found.steps) == (2, 3, 9)
     assert plan(plain(), workers=1, samples=4, steps=7).steps == 7
+
+
+def test_a_file_that_would_hide_a_module_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("def recipe(): ...")
+    with pytest.raises(BadInput, match="has the name of the module 'json', which it would hide: rename the file"):
+        load(str(tmp_path / "json.py"))
