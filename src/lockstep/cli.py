@@ -16,6 +16,7 @@ import typer
 
 from lockstep.cli_bench import bench
 from lockstep.cli_compare import compare
+from lockstep.cli_export import export
 from lockstep.cli_options import (
     STRATEGIES,
     Json,
@@ -50,6 +51,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.command(cls=ListingCommand)(compare)
 app.command()(report)
+app.command()(export)
 
 
 Nodes = Annotated[int | None, typer.Option(help="srun: over how many nodes.")]

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lockstep.train.weights import NAME as WEIGHTS
+
 if TYPE_CHECKING:
     from lockstep.bench.start import Figure
     from lockstep.report.collect import Run
@@ -71,4 +73,5 @@ def run_lines(run: Run) -> list[str]:
         f"evaluation: {metrics or 'none'}",
         f"digest {result['digest']}{depends}",
         f"run folder {run.folder}",
+        *([f"weights {run.folder / WEIGHTS}"] if (run.folder / WEIGHTS).is_file() else []),
     ]

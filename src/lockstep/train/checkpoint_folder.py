@@ -34,13 +34,11 @@ def last_good(folder: Path) -> tuple[Saved, list[str]]:
         except Damaged as error:
             damaged.append(str(error))
     if damaged:
-        raise BadInput(
-            f"{folder} has no checkpoint that is whole, so there is nothing to resume:\n" + "\n".join(damaged)
-        )
+        raise BadInput(f"{folder} has no checkpoint that is whole: {'; '.join(damaged)}")
     if older := sorted(folder.glob("checkpoint-*.ls")):
         raise BadInput(
             f"{folder} has {older[-1].name}, which an older version of Lockstep wrote in a format that this one does "
-            "not read: go on with the version that wrote it, or start again with another --out"
+            "not read: use the version that wrote it, or start again with another --out"
         )
     raise BadInput(
         f"{folder} has no checkpoint, so there is nothing to resume: start again with --checkpoint-every N and "

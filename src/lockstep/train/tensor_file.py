@@ -172,7 +172,7 @@ class TensorFile:
         self._read_into(memoryview(data), self._begin + self.tensors[name].start)
         return data
 
-    def blocks(self, name: str, size: int) -> Iterator[memoryview]:
+    def blocks(self, name: str, size: int = READ_BYTES) -> Iterator[memoryview]:
         """Yield a tensor's bytes, `size` at a time; each block lasts until the next."""
         tensor = self.tensors[name]
         yield from self._blocks(self._begin + tensor.start, tensor.nbytes, size)
