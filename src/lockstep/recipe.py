@@ -176,7 +176,7 @@ def _execute(path: Path) -> ModuleType:
 
 
 def module_name(path: Path) -> tuple[str, Path]:
-    """Return the name by which a recipe file is imported, with the packages around it, and the folder to find it from."""
+    """Return the name by which a recipe file is imported, with its packages, and the folder to find it from."""
     names, root = [path.stem], path.parent
     while (root / "__init__.py").is_file():
         names.insert(0, root.name)
