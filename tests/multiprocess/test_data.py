@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from lockstep.data import Ragged
 from lockstep.recipe import load
 from tests.commands import inside
-from tests.unit.data.test_cifar100 import make as make_archive
+from tests.unit.data.test_cifar100_archive import make as make_archive
 
 ITEMS = 600
 
@@ -197,9 +197,9 @@ from lockstep.data import Ragged
 from lockstep.errors import BadInput
 ragged = Ragged([torch.zeros(1000) for _ in range(1000)])
 assert len(ragged) == 1000
-with pytest.raises(BadInput, match="No space left on device; make room"):
+with pytest.raises(BadInput, match="No space left on device; free some space"):
     ragged.save("/dev/shm/data")
-with pytest.raises(BadInput, match="No space left on device; make room"):
+with pytest.raises(BadInput, match="No space left on device; free some space"):
     Ragged.write("/dev/shm/data", ragged)
 import os
 assert os.listdir("/dev/shm") == []

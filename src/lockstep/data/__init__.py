@@ -1,4 +1,4 @@
-"""Samples held once per host, in an order that depends on the seed and the epoch alone."""
+"""Datasets that are held once per host, and batches in an order that depends only on the seed and the epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Augmented", "Packed", "Padded", "Ragged"]
 
-# Looked up on first use: the order of samples needs no torch.
+# Imported on first use: the sampler needs no torch.
 _HOMES = {"Augmented": "augment", "Packed": "batch", "Padded": "batch", "Ragged": "ragged"}
 
 

@@ -1,4 +1,4 @@
-"""Random changes to samples: seeded by (seed, epoch, sample), so that no worker, order or restart shows in them."""
+"""Random changes to samples, seeded by (seed, epoch, sample): independent of workers, order and restarts."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from lockstep.seeding import derive
 
 
 @dataclass(frozen=True)
-class Draw:
-    """The random numbers of one epoch's samples."""
+class SampleSeeds:
+    """The seeds of the random numbers of one epoch's samples."""
 
     seed: int
     """Of the run."""
     epoch: int
     """Which pass over the data."""
-    everywhere: bool = True
-    """Whether a sample may draw from the generators of the process; false on a thread, where dropout draws too."""
+    seeds_process: bool = True
+    """Whether to seed the generators of the process for each sample; not on a thread, because dropout uses them too."""
 
     def of(self, sample: int) -> int:
         """Return the seed of one sample."""
         return derive("sample", self.seed, self.epoch, sample)
 
-    def begin(self, sample: int) -> None:
-        """Set the generators of the process to one sample's own stream."""
+    def seed_process(self, sample: int) -> None:
+        """Seed the generators of the process for one sample."""
         seed = self.of(sample)
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
@@ -40,7 +40,7 @@ class Draw:
 
 @contextmanager
 def generators_restored() -> Iterator[None]:
-    """Put the generators of the process back to where they were: they are the caller's, not the samples'."""
+    """Restore the state of the process's generators afterwards: they belong to the caller."""
     before = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
     try:
         yield
@@ -51,11 +51,11 @@ def generators_restored() -> Iterator[None]:
 
 
 class Augmented(Dataset[Any]):
-    """A dataset with a random change to each sample, drawn from a generator that it is given.
+    """A dataset with a random change to each sample; `change` gets a generator that is seeded for the sample.
 
         data = Augmented(ragged, lambda sample, generator: sample + torch.randn(sample.shape, generator=generator))
 
-    Indexing gives the sample as it is, which is what evaluation wants; training asks for the changed one.
+    Indexing returns the sample unchanged, as evaluation needs it; training uses `changed`.
     """
 
     def __init__(self, dataset: Any, change: Callable[[Any, torch.Generator], Any]) -> None:
@@ -68,6 +68,6 @@ class Augmented(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return self.dataset[index]
 
-    def drawn(self, index: int, seed: int) -> Any:
-        """Return one sample, changed as its seed says."""
+    def changed(self, index: int, seed: int) -> Any:
+        """Return one sample, changed with random numbers of this seed."""
         return self.change(self.dataset[index], torch.Generator().manual_seed(seed))

@@ -1,4 +1,4 @@
-"""How items of different shape become one batch: packed, padded, nested, or left as a list."""
+"""How items of different shapes become one batch: packed, padded, nested, or a list."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ HOW = ("packed", "padded", "nested", "list")
 
 
 class Packed(NamedTuple):
-    """Items one after another, nothing between them."""
+    """Items one after another, without gaps."""
 
     values: Tensor
-    """All rows of all items; all elements in one line if more than the first dimension differs."""
+    """All rows of all items; flat if more than the first dimension differs."""
     offsets: Tensor
     """Where each item begins in `values`, and the end."""
     shapes: Tensor | None
-    """The items' shapes, if the offsets do not tell them."""
+    """The items' shapes, if they do not follow from the offsets."""
 
 
 class Padded(NamedTuple):
-    """Items as rows of one table, short ones filled up."""
+    """Items as rows of one tensor, short ones padded."""
 
     values: Tensor
     """One row per item."""
@@ -35,21 +35,21 @@ class Padded(NamedTuple):
 
 
 def check_how(how: str) -> str:
-    """Refuse a name that is none of the four."""
+    """Return `how` if it is one of the four kinds of batch; else raise."""
     if how not in HOW:
-        raise BadInput(f"no way to batch called {how!r}{nearest(how, list(HOW))}")
+        raise BadInput(f"unknown kind of batch {how!r}{nearest(how, list(HOW))}")
     return how
 
 
 def combine(items: Sequence[Tensor], how: str, fill: float, *, leading: bool) -> Packed | Padded | Tensor:
-    """Return a batch of one field's tensors; `leading` says that only their first dimension may differ."""
+    """Return a batch of one field's tensors; `leading` means that only their first dimension differs."""
     if how == "padded":
         return _padded(items, fill, leading=leading)
     packed = _packed(items, leading=leading)
     if how == "packed":
         return packed
     if not leading:
-        raise BadInput("a nested batch needs items that differ in their first dimension only: use packed or padded")
+        raise BadInput("a nested batch needs items that differ only in their first dimension: use packed or padded")
     return torch.nested.nested_tensor_from_jagged(packed.values, packed.offsets)
 
 
@@ -73,7 +73,7 @@ def _padded(items: Sequence[Tensor], fill: float, *, leading: bool) -> Padded:
         lengths = torch.tensor([len(item) for item in items])
         return Padded(pad_sequence(list(items), batch_first=True, padding_value=fill), lengths)
     if len({item.dim() for item in items}) > 1:
-        raise BadInput("items that differ in their number of dimensions cannot be padded: use packed or list")
+        raise BadInput("items with different numbers of dimensions cannot be padded: use packed or list")
     shapes = torch.tensor([tuple(item.shape) for item in items])
     values = items[0].new_full((len(items), *shapes.amax(0).tolist()), fill)
     for row, item in zip(values, items, strict=True):

@@ -1,4 +1,4 @@
-"""One field of a Ragged, read from its mapping: items as views, batches in one gather."""
+"""The values of one field of a Ragged, read from its mapping: items as views, batches in one gather."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lockstep.data.ragged_format import Field, Region, Schema
 from lockstep.errors import BadInput
 
 
-class Column(ABC):
+class FieldValues(ABC):
     """The values of one field."""
 
     checks = False
-    """Whether `items` itself counts negative numbers from the end and refuses those outside."""
+    """Whether `items` itself counts negative indices from the end and raises for those out of range."""
 
     def __init__(self, field: Field, values: np.ndarray[Any, Any]) -> None:
         self.kind = field.kind
@@ -34,10 +34,10 @@ class Column(ABC):
         """Return one item's elements, in the mapping."""
 
     def item(self, index: int) -> Any:
-        """Return one item: a view, or for text and bytes an object of its own.
+        """Return one item: a view; for text and bytes a copy.
 
-        # [Note: storage per item] The tensor is made from this item's bytes alone, never by indexing one
-        # tensor over the whole mapping: what is sent to another process, or saved, is a tensor's whole storage.
+        # [Note: storage per item] The tensor is made from this item's bytes alone, never by indexing one tensor over
+        # the whole mapping: sending a tensor to another process, or saving it, copies its whole storage.
         """
         part = self.array(index)
         if self.kind == "tensor":
@@ -53,7 +53,7 @@ class Column(ABC):
         return self.join(self.items(indices), how, fill)
 
     def join(self, items: Sequence[Any], how: str, fill: float) -> Any:
-        """Return the batch of items that were taken out before."""
+        """Return the batch of items that were read before."""
         if self.kind != "tensor" or how == "list":
             return list(items)
         return self._combine(items, how, fill)
@@ -62,8 +62,8 @@ class Column(ABC):
     def _combine(self, items: Sequence[Tensor], how: str, fill: float) -> Any: ...
 
 
-class Fixed(Column):
-    """All items have one shape: a dense array, and as fast as one."""
+class FixedShapeValues(FieldValues):
+    """All items have the same shape: a dense array, and as fast as one."""
 
     checks = True  # numpy does, at no cost
 
@@ -77,7 +77,7 @@ class Fixed(Column):
         return part
 
     def items(self, indices: Sequence[int]) -> list[Any]:
-        """Return several rows, with as little as possible done for each."""
+        """Return several rows, with as little work as possible for each."""
         if self.kind != "tensor" or self._carried:
             return super().items(indices)
         values, view = self._values, torch.from_numpy
@@ -91,7 +91,7 @@ class Fixed(Column):
             return self.items(indices)
         batch = torch.empty(len(indices), *self._values.shape[1:], dtype=self.dtype)
         carrier = batch.view(getattr(torch, self._values.dtype.name)) if self._carried else batch
-        # Half the time of index_select; "clip" only says that nothing has to be checked again, or buffered for that.
+        # Half the time of index_select; with "clip" numpy neither checks the indices again nor buffers for that.
         self._values.take(indices, 0, out=carrier.numpy(), mode="clip")
         return batch
 
@@ -99,13 +99,13 @@ class Fixed(Column):
         return torch.stack(list(items))
 
 
-class Varying(Column):
-    """One dimension differs, and the offsets tell it."""
+class VaryingLengthValues(FieldValues):
+    """One dimension differs between items and follows from the offsets."""
 
     def __init__(self, field: Field, values: np.ndarray[Any, Any], offsets: memoryview) -> None:
         super().__init__(field, values)
         assert field.shape is not None
-        self._offsets = offsets  # gives Python ints, several times faster than an array's own
+        self._offsets = offsets  # a memoryview: its Python ints are several times faster than numpy's
         self._flat = len(field.shape) == 1
         self._shape = tuple(-1 if size is None else size for size in field.shape)
         self._leading = field.shape[0] is None
@@ -116,7 +116,7 @@ class Varying(Column):
         return part if self._flat else part.reshape(self._shape)
 
     def items(self, indices: Sequence[int]) -> list[Any]:
-        """Return several items, with as little as possible done for each."""
+        """Return several items, with as little work as possible for each."""
         if self.kind != "tensor" or self._carried or not self._flat:
             return super().items(indices)
         values, offsets, view = self._values, self._offsets, torch.from_numpy
@@ -126,8 +126,8 @@ class Varying(Column):
         return combine(items, how, fill, leading=self._leading)
 
 
-class Tabled(Column):
-    """Several dimensions differ, or even their number: a table tells each item's shape."""
+class AnyShapeValues(FieldValues):
+    """Several dimensions differ, or even their number: a table holds the shape of each item."""
 
     def __init__(
         self, field: Field, values: np.ndarray[Any, Any], offsets: memoryview, shapes: np.ndarray[Any, Any]
@@ -146,21 +146,21 @@ class Tabled(Column):
         return combine(items, how, fill, leading=False)
 
 
-def open_column(mapped: mmap, schema: Schema, field: Field, where: str) -> Column:
-    """Return the column of a field; the sizes of its regions are checked against each other first."""
+def open_field(mapped: mmap, schema: Schema, field: Field, where: str) -> FieldValues:
+    """Return the values of a field, after checking the sizes of its regions against each other."""
     dtype = torch_dtype(field.dtype)
     values = np.frombuffer(mapped, dtype=np.uint8, count=field.values.size, offset=field.values.at)
     values = values.view(numpy_dtype(dtype)) if field.values.size % dtype.itemsize == 0 else values[:0]
     if field.offsets is None:
         count = schema.items * int(np.prod([size or 0 for size in field.shape or ()], dtype=np.int64))
         _check(field, where, count * dtype.itemsize, None not in (field.shape or ()))
-        return Fixed(field, values, schema.items)
+        return FixedShapeValues(field, values, schema.items)
     offsets = memoryview(mapped)[field.offsets.at : field.offsets.at + field.offsets.size].cast("q")
     _check(field, where, offsets[-1] * dtype.itemsize, offsets[0] == 0)
     if field.shapes is not None:
-        return Tabled(field, values, offsets, _table(mapped, field.shapes, schema.items))
+        return AnyShapeValues(field, values, offsets, _table(mapped, field.shapes, schema.items))
     _check(field, where, field.values.size, field.shape is not None and field.shape.count(None) == 1)
-    return Varying(field, values, offsets)
+    return VaryingLengthValues(field, values, offsets)
 
 
 def _table(mapped: mmap, region: Region, items: int) -> np.ndarray[Any, Any]:
@@ -170,6 +170,6 @@ def _table(mapped: mmap, region: Region, items: int) -> np.ndarray[Any, Any]:
 def _check(field: Field, where: str, expected: int, fits: bool) -> None:
     if not fits or field.values.size != expected:
         raise BadInput(
-            f"{where} is damaged: field {field.name!r} has {field.values.size} bytes of values, and its tables say "
-            f"{expected}; write it again"
+            f"{where} is damaged: field {field.name!r} has {field.values.size} bytes of values, expected {expected} "
+            f"from its tables: write it again"
         )

@@ -1,4 +1,4 @@
-"""How much memory a process may still take."""
+"""How much memory a process may still allocate."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def room() -> int:
-    """Return the bytes that are free: of the machine, or of the control group if it allows less."""
-    import psutil  # for who builds: a process that only reads starts without it
+def free_bytes() -> int:
+    """Return the free bytes of the machine, or of the control group if it allows less."""
+    import psutil  # only for building: a process that only reads starts faster without it
 
     free = int(psutil.virtual_memory().available)
     try:

@@ -1,4 +1,4 @@
-"""What an item may be, and how it is taken apart into fields and put together again."""
+"""What an item may be, and how it is split into fields and their bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lockstep.errors import BadInput
 
-# Types that numpy does not know travel as integers of their size; the bits are the same.
+# Dtypes that numpy does not have are stored as integers of the same size and bits.
 CARRIERS: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.uint8),
     2: np.dtype(np.int16),
@@ -38,17 +38,17 @@ NUMPY: dict[torch.dtype, np.dtype[Any]] = {dtype: np.dtype(str(dtype).removepref
 ACCEPTED = "a tensor, an array, a number, a str, bytes, or a tuple or dict of these"
 
 
-class Cell(NamedTuple):
+class FieldBytes(NamedTuple):
     """One field of one item, as bytes."""
 
     kind: str
     """`tensor`, `text` or `bytes`."""
     dtype: str
-    """As torch spells it."""
+    """torch's name."""
     shape: tuple[int, ...]
     """Of the elements."""
     data: Any
-    """Contiguous bytes, by the buffer protocol; not a copy if the item was contiguous already."""
+    """Contiguous bytes, by the buffer protocol; not a copy if the item was contiguous."""
 
 
 def take_apart(item: Any) -> tuple[str, dict[str, Any]]:
@@ -56,7 +56,7 @@ def take_apart(item: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(item, Mapping):
         odd = [key for key in item if not isinstance(key, str)]
         if odd or not item:
-            raise BadInput(f"a dict item needs text keys, and has {odd[0]!r}" if odd else "a dict item has no fields")
+            raise BadInput(f"a dict item needs str keys, found {odd[0]!r}" if odd else "a dict item has no fields")
         return "dict", dict(item)
     if isinstance(item, tuple):
         if not item:
@@ -66,37 +66,37 @@ def take_apart(item: Any) -> tuple[str, dict[str, Any]]:
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """Return numpy's type of the same bits."""
+    """Return the numpy dtype with the same bits."""
     return NUMPY.get(dtype) or CARRIERS[dtype.itemsize]
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Return the type that a schema names."""
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise BadInput(f"this release of torch has no dtype {name!r}: read the file with the one that wrote it")
-    return found
+    """Return the dtype that a schema names."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise BadInput(f"this version of torch has no dtype {name!r}: read the file with the version that wrote it")
+    return dtype
 
 
-def cell(value: Any) -> Cell:
+def field_bytes(value: Any) -> FieldBytes:
     """Return one field's bytes."""
     if isinstance(value, Tensor):
         return _of_tensor(value)
     if isinstance(value, str):
         data = value.encode("utf-8", "surrogatepass")
-        return Cell("text", "uint8", (len(data),), data)
+        return FieldBytes("text", "uint8", (len(data),), data)
     if isinstance(value, (bytes, bytearray)):
-        return Cell("bytes", "uint8", (len(value),), bytes(value))
+        return FieldBytes("bytes", "uint8", (len(value),), bytes(value))
     if isinstance(value, (np.ndarray, np.generic)):
         return _of_tensor(_from_array(np.asarray(value)))
     if isinstance(value, (bool, int, float)):
         return _of_tensor(_from_number(value))
-    raise BadInput(f"it holds a {type(value).__name__}; an item is {ACCEPTED}")
+    raise BadInput(f"it has a {type(value).__name__}; an item must be {ACCEPTED}")
 
 
-def _of_tensor(value: Tensor) -> Cell:
+def _of_tensor(value: Tensor) -> FieldBytes:
     if value.layout is not torch.strided or value.is_nested or value.is_quantized:
-        raise BadInput("it holds a sparse, nested or quantized tensor: make it dense first")
+        raise BadInput("it has a sparse, nested or quantized tensor: convert it to a dense one")
     if value.requires_grad or not value.is_cpu or value.is_conj() or value.is_neg():
         value = value.detach().cpu().resolve_conj().resolve_neg()
     shape = tuple(value.shape)
@@ -105,18 +105,20 @@ def _of_tensor(value: Tensor) -> Cell:
     dtype = value.dtype
     if dtype not in NUMPY:
         value = value.reshape(-1).view(getattr(torch, CARRIERS[dtype.itemsize].name))
-    return Cell("tensor", str(dtype).removeprefix("torch."), shape, value.numpy())
+    return FieldBytes("tensor", str(dtype).removeprefix("torch."), shape, value.numpy())
 
 
 def _from_array(value: np.ndarray[Any, Any]) -> Tensor:
     if not value.dtype.isnative:
         value = value.astype(value.dtype.newbyteorder("="))
     if not value.flags.writeable or any(step < 0 for step in value.strides):
-        value = value.copy()  # torch warns of the first and refuses the second
+        value = value.copy()  # torch warns of the first and does not support the second
     try:
         return torch.from_numpy(value)
     except TypeError as error:
-        raise BadInput(f"it holds an array of {value.dtype}, which torch does not know: convert it first") from error
+        raise BadInput(
+            f"it has an array of {value.dtype}, which torch does not support: convert it to numbers"
+        ) from error
 
 
 def _from_number(value: Any) -> Tensor:
@@ -125,4 +127,4 @@ def _from_number(value: Any) -> Tensor:
     try:
         return torch.tensor(value)
     except (RuntimeError, ValueError, OverflowError) as error:
-        raise BadInput(f"the number {value} does not fit in 64 bits") from error
+        raise BadInput(f"the number {value} does not fit in 64 bits: store it as a float or as text") from error

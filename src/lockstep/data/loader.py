@@ -1,4 +1,4 @@
-"""Batches by lane: each worker reads the samples of its own lanes and no others."""
+"""Batches by lane: each worker reads only the samples of its own lanes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
-from lockstep.data.augment import Draw
+from lockstep.data.augment import SampleSeeds
 from lockstep.data.prefetch import prefetched
 from lockstep.data.sampler import permutation
 from lockstep.data.source import Collate, Source, fetch, open_source, read_stream
@@ -18,7 +18,7 @@ from lockstep.lanes.schedule import lane_samples, owned_lanes, steps_per_epoch
 
 __all__ = ["Batch", "Collate", "LaneBatch", "Share", "batches", "fetch", "to_device"]
 
-PREFETCH = 2  # batches made ahead where that cannot change a bit
+PREFETCH = 2  # batches that are read ahead where that cannot change a bit
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class LaneBatch:
     lane: int
     """Which lane of the global batch."""
     samples: int
-    """How many samples it has; 0 for the filler of a worker that ran dry."""
+    """How many samples it has; 0 for the filler of a worker without samples."""
     data: Any
-    """What the loss gets."""
+    """The batch that the loss gets."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Batch:
     samples: int
     """Of the global batch, over all workers."""
     lanes: tuple[LaneBatch, ...]
-    """This worker's lanes that have samples; if none has, one filler of weight 0."""
+    """This worker's lanes with samples; if there is none, one filler of weight 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Whose samples are read: one worker of a world, and how the batch is cut."""
+    """Which samples of each step a worker reads: how the batch is cut, and which worker it is."""
 
     global_batch: int
     """Samples per step over all workers."""
@@ -60,24 +60,24 @@ class Share:
     rank: int = 0
     """Which of them this is."""
     seed: int = 0
-    """Of the order."""
+    """Of the order of samples."""
 
 
 @dataclass(frozen=True)
-class Order:
-    """The samples of one step that this worker is to read."""
+class StepSamples:
+    """The samples of one step that this worker reads."""
 
     index: int
     """Of the step in its epoch."""
     samples: int
     """Of the global batch."""
     lanes: tuple[tuple[int, int, list[int]], ...]
-    """Lane, how many of its samples count, and which they are."""
+    """(lane, how many of its samples count, their indices)."""
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """The orders of one worker for an epoch, computed as they are asked for and the same every time."""
+    """The samples of each step of an epoch for one worker, computed while iterating; the same every time."""
 
     samples: int
     """In the data."""
@@ -88,7 +88,7 @@ class Epoch:
     start: int = 0
     """From which step on."""
 
-    def __iter__(self) -> Iterator[Order]:
+    def __iter__(self) -> Iterator[StepSamples]:
         share = self.share
         mine = owned_lanes(share.lanes, share.workers, share.rank)
         for index in range(self.start, steps_per_epoch(self.samples, share.global_batch)):
@@ -96,9 +96,9 @@ class Epoch:
             count = min(share.global_batch, self.samples - first)
             parts = [(lane, lane_samples(count, share.lanes, lane)) for lane in mine]
             lanes = tuple((lane, len(part), self._chosen(first, part)) for lane, part in parts if len(part))
-            # [Note: filler] A stock collective wants every rank in every step. A worker that ran dry computes
-            # one sample that it does not own, with weight 0, so that nothing of it enters the result.
-            yield Order(index, count, lanes or ((mine[0], 0, [0]),))
+            # [Note: filler] Stock collectives need every rank in every step. A worker without samples computes one
+            # sample that it does not own, with weight 0, so that it does not change the result.
+            yield StepSamples(index, count, lanes or ((mine[0], 0, [0]),))
 
     def _chosen(self, first: int, part: range) -> list[int]:
         start, stop = first + part.start, first + part.stop
@@ -109,16 +109,16 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads orders; also what a stock DataLoader's worker processes get."""
+    """Reads the samples of a step; also used as the dataset of a stock DataLoader's worker processes."""
 
     source: Source
-    """Where the samples are."""
-    draw: Draw
-    """Their random numbers."""
+    """The samples."""
+    seeds: SampleSeeds
+    """The seeds of their random numbers."""
 
-    def __getitem__(self, order: Order) -> tuple[Order, list[Any]]:
-        read = [fetch(self.source.dataset, chosen, self.source.collate, self.draw) for _, _, chosen in order.lanes]
-        return order, read
+    def __getitem__(self, step: StepSamples) -> tuple[StepSamples, list[Any]]:
+        read = [fetch(self.source.dataset, chosen, self.source.collate, self.seeds) for _, _, chosen in step.lanes]
+        return step, read
 
 
 def batches(
@@ -133,39 +133,39 @@ def batches(
 ) -> Iterator[Batch]:
     """Yield this worker's part of each global batch of an epoch, from its step `start` on.
 
-    `prefetch` batches are made ahead on a thread. None: as many as is good where reading surely draws no
-    random numbers of the process, and none where it may, because dropout draws from them at the same time.
-    `first_step` is the number of the first step, for a stream that has no length to count by.
+    `prefetch` batches are read ahead on a thread. None means 2 if reading certainly draws no random numbers of the
+    process, else 0, because dropout draws from them at the same time.
+    `first_step` is the number of the first step of a stream without a length.
     """
     source = open_source(data, collate, share.global_batch)
     if source.stream:
-        yield from _streamed(source, share, Draw(share.seed, epoch), start, first_step)
+        yield from _streamed(source, share, SampleSeeds(share.seed, epoch), start, first_step)
         return
     samples = len(source.dataset)
     before = epoch * steps_per_epoch(samples, share.global_batch)
-    for order, parts in _read(source, Epoch(samples, share, epoch, start), prefetch):
-        lanes = (LaneBatch(lane, count, part) for (lane, count, _), part in zip(order.lanes, parts, strict=True))
-        yield Batch(before + order.index, epoch, order.samples, tuple(lanes))
+    for step, parts in _read(source, Epoch(samples, share, epoch, start), prefetch):
+        lanes = (LaneBatch(lane, count, part) for (lane, count, _), part in zip(step.lanes, parts, strict=True))
+        yield Batch(before + step.index, epoch, step.samples, tuple(lanes))
 
 
-def _read(source: Source, todo: Epoch, prefetch: int | None) -> Iterator[tuple[Order, list[Any]]]:
-    """Read every order: here, on a thread, or in the worker processes of a stock DataLoader."""
-    draw = Draw(todo.share.seed, todo.epoch)
+def _read(source: Source, epoch: Epoch, prefetch: int | None) -> Iterator[tuple[StepSamples, list[Any]]]:
+    """Read the samples of every step: here, on a thread, or in the worker processes of a stock DataLoader."""
+    seeds = SampleSeeds(epoch.share.seed, epoch.epoch)
     if source.loader is not None:
-        return iter(_with_workers(source, Reader(replace(source, loader=None), draw), todo))
-    depth = (PREFETCH if source.quiet else 0) if prefetch is None else prefetch
-    reader = Reader(source, replace(draw, everywhere=not depth))
-    read = (reader[order] for order in todo)
+        return iter(_with_workers(source, Reader(replace(source, loader=None), seeds), epoch))
+    depth = (PREFETCH if source.draws_no_random_numbers else 0) if prefetch is None else prefetch
+    reader = Reader(source, replace(seeds, seeds_process=not depth))
+    read = (reader[step] for step in epoch)
     return prefetched(read, depth) if depth else read
 
 
-def _with_workers(source: Source, reader: Reader, todo: Epoch) -> DataLoader[Any]:
+def _with_workers(source: Source, reader: Reader, epoch: Epoch) -> DataLoader[Any]:
     theirs = source.loader
     assert theirs is not None
     return DataLoader(
-        reader,  # type: ignore[arg-type]  # read by order, not by number
+        reader,  # type: ignore[arg-type]  # its index is a StepSamples, not a number
         batch_size=None,
-        sampler=todo,  # an iterable is enough, and its length is not asked for
+        sampler=epoch,  # an iterable is enough: its length is not used
         num_workers=theirs.num_workers,
         pin_memory=theirs.pin_memory,
         timeout=theirs.timeout,
@@ -175,27 +175,27 @@ def _with_workers(source: Source, reader: Reader, todo: Epoch) -> DataLoader[Any
     )
 
 
-def _streamed(source: Source, share: Share, draw: Draw, start: int, first_step: int) -> Iterator[Batch]:
-    """Cut a stream into the same lanes for any number of workers: each reads all of it and keeps its own part."""
+def _streamed(source: Source, share: Share, seeds: SampleSeeds, start: int, first_step: int) -> Iterator[Batch]:
+    """Cut a stream into the same lanes for any number of workers: each reads all of it and keeps its own lanes."""
     if isinstance(source.dataset, Sized):
-        first_step = draw.epoch * steps_per_epoch(len(source.dataset), share.global_batch) + start
-    items = read_stream(source.dataset, draw)
+        first_step = seeds.epoch * steps_per_epoch(len(source.dataset), share.global_batch) + start
+    stream = read_stream(source.dataset, seeds)
     mine = owned_lanes(share.lanes, share.workers, share.rank)
     collate = source.collate or default_collate
-    for _ in itertools.islice(items, start * share.global_batch):
+    for _ in itertools.islice(stream, start * share.global_batch):
         pass
     for index in itertools.count():
-        held = list(itertools.islice(items, share.global_batch))
-        if not held:
+        samples = list(itertools.islice(stream, share.global_batch))
+        if not samples:
             return
-        parts = [(lane, lane_samples(len(held), share.lanes, lane)) for lane in mine]
-        lanes = [LaneBatch(lane, len(part), collate([held[i] for i in part])) for lane, part in parts if len(part)]
-        lanes = lanes or [LaneBatch(mine[0], 0, collate(held[:1]))]  # see [Note: filler]
-        yield Batch(first_step + index, draw.epoch, len(held), tuple(lanes))
+        parts = [(lane, lane_samples(len(samples), share.lanes, lane)) for lane in mine]
+        lanes = [LaneBatch(lane, len(part), collate([samples[i] for i in part])) for lane, part in parts if len(part)]
+        lanes = lanes or [LaneBatch(mine[0], 0, collate(samples[:1]))]  # see [Note: filler]
+        yield Batch(first_step + index, seeds.epoch, len(samples), tuple(lanes))
 
 
 def to_device(data: Any, device: str) -> Any:
-    """Move every tensor of a batch; on the CPU the batch is returned as it is."""
+    """Move every tensor of a batch to a device; for the CPU the batch is returned unchanged."""
     if device == "cpu":
         return data
     if isinstance(data, Tensor):

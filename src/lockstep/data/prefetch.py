@@ -1,4 +1,4 @@
-"""Reading ahead on a thread: the next batches are made while this one is trained on."""
+"""Reading ahead on a thread: the next batches are read while the current one is used."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from queue import Full, Queue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-LOOK_SECONDS = 0.05  # how often a thread with a full queue looks whether anybody still wants it
+CHECK_SECONDS = 0.05  # how often a thread with a full queue checks whether the reader has stopped
 _END = object()
 
 
 def prefetched(source: Iterator[T], depth: int) -> Iterator[T]:
-    """Yield what `source` yields, made up to `depth` ahead; its exceptions are raised here.
+    """Yield what `source` yields, read up to `depth` ahead on a thread; its exceptions are raised here.
 
-    1. The thread puts into a queue of `depth` places and waits when it is full.
-    2. This generator takes from it; the end and a failure come through the same queue, in order.
-    3. However this generator ends (exhausted, closed, dropped), the thread is told, and has ended when it does.
+    1. The thread puts into a queue of `depth` entries and waits while it is full.
+    2. This generator takes from the queue; the end and an exception come through the same queue, in order.
+    3. However this generator ends (exhausted, closed, freed), it stops the thread and waits for its end.
     """
     queue: Queue[tuple[object, Any]] = Queue(depth)
     stop = threading.Event()
@@ -45,15 +45,15 @@ def _fill(source: Iterator[T], queue: Queue[tuple[object, Any]], stop: threading
     except BaseException as error:
         _put(queue, (_END, error), stop)
     finally:
-        # A generator is closed by the thread that ran it, not by whoever drops it last.
+        # A generator must be closed by the thread that ran it, not by the one that frees it.
         getattr(source, "close", lambda: None)()
 
 
 def _put(queue: Queue[tuple[object, Any]], entry: tuple[object, Any], stop: threading.Event) -> bool:
-    """Put, unless nobody is there to take: the reader has stopped, or the program is ending."""
+    """Put an entry; return False if the reader has stopped or the program is ending."""
     while not stop.is_set() and threading.main_thread().is_alive():
         try:
-            queue.put(entry, timeout=LOOK_SECONDS)
+            queue.put(entry, timeout=CHECK_SECONDS)
         except Full:
             continue
         return True

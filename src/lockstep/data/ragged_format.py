@@ -1,4 +1,4 @@
-"""The bytes of a Ragged, in a file or in memory: one header, then regions, then the schema that names them.
+"""The format of a Ragged, in a file or in memory: a header, then regions, then the schema that describes them.
 
     0          header, 128 bytes: magic, version, token, size, where the schema is, checksums
     4096       values of the widest field   |
@@ -6,11 +6,11 @@
     ...        offsets, shapes by field     |
     ...        schema, JSON                 |  up to the end
 
-A field whose items all have one shape needs no offsets: its values are one dense array. Nothing in it is
-pickled, so opening a file runs no code of whoever wrote it.
+A field whose items all have the same shape needs no offsets: its values are one dense array. Nothing is pickled, so
+opening a file runs no code from it.
 
-[Note: values at a page] An item of 4 KiB that begins inside a page lies in two, and reading items in random order
-then misses the translation cache twice as often as in a tensor of its own.
+[Note: values at a page] An item of 4 KiB that begins inside a page lies in two pages; reading such items in random
+order would miss the translation cache twice as often.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from lockstep.errors import BadInput
 
 MAGIC = b"\x89RAGGED\n"
 VERSION = 1
-HEADER = 128
+HEADER_BYTES = 128
 ALIGNMENT = 64
 PAGE = 4096
 NO_HASH = bytes(32)
-# magic, version, spare, token, size, schema at, schema length, schema checksum, spare, SHA-256 of all after the header
+# magic, version, unused, token, size, schema at, schema length, schema checksum, unused, SHA-256 of all behind it
 _FORM = struct.Struct("<8sII16sQQQII32s")
 _CHECKSUM = struct.Struct("<I")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class RaggedHeader:
     """The first bytes."""
 
     token: bytes
-    """Drawn for each build: the same token is the same data."""
+    """Random, drawn for each build: the same token means the same data."""
     size: int
     """Of everything, in bytes."""
     schema_at: int
@@ -48,7 +48,7 @@ class Header:
     schema: bytes
     """The schema, as JSON."""
     sha256: bytes = NO_HASH
-    """Over everything after the header; zeros if it was not asked for."""
+    """Of everything after the header; zeros without `hashed`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,22 +63,22 @@ class Region:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One part of every item: what it holds and where it is."""
+    """One field of every item: its type and where its values are."""
 
     name: str
     """Its key in a dict item, its position in a tuple, or empty."""
     kind: str
     """`tensor`, `text` or `bytes`."""
     dtype: str
-    """As torch spells it, without `torch.`."""
+    """torch's name, without `torch.`."""
     shape: tuple[int | None, ...] | None
-    """None where it differs between items; None as a whole if even the number of dimensions does."""
+    """None for a dimension that differs between items; None as a whole if even the number of dimensions differs."""
     values: Region
     """The elements of all items, one after another."""
     offsets: Region | None
-    """First element of each item and the end, int64; None if all items have one shape."""
+    """First element of each item and the end, int64; None if all items have the same shape."""
     shapes: Region | None
-    """Shape of each item, int64, missing dimensions -1; None if `shape` and the offsets tell it."""
+    """Shape of each item, int64, missing dimensions -1; None if it follows from `shape` and the offsets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,29 +88,29 @@ class Schema:
     items: int
     """How many."""
     structure: str
-    """`value`, `tuple`, `dict`, or `none` when there is no item to tell."""
+    """`value`, `tuple`, `dict`, or `none` if there are no items."""
     fields: tuple[Field, ...]
-    """The parts of an item."""
+    """The fields of an item."""
 
     def as_json(self) -> bytes:
-        """Return it as it is stored."""
+        """Return the schema as it is stored."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Schema:
-        """Read it back; raises ValueError, KeyError or TypeError for anything else."""
-        found = json.loads(data)
-        parts = tuple(_field(part) for part in found["fields"])
-        return cls(items=int(found["items"]), structure=str(found["structure"]), fields=parts)
+        """Read a stored schema; raise ValueError, KeyError or TypeError for anything else."""
+        content = json.loads(data)
+        parts = tuple(_field(part) for part in content["fields"])
+        return cls(items=int(content["items"]), structure=str(content["structure"]), fields=parts)
 
 
-def _field(found: dict[str, Any]) -> Field:
-    regions = {name: found[name] and Region(**found[name]) for name in ("values", "offsets", "shapes")}
-    shape = found["shape"]
+def _field(content: dict[str, Any]) -> Field:
+    regions = {name: content[name] and Region(**content[name]) for name in ("values", "offsets", "shapes")}
+    shape = content["shape"]
     known = {field.name for field in fields(Field)}
-    if set(found) != known or regions["values"] is None:
-        raise KeyError(f"fields {sorted(found)}")
-    return Field(**{**found, **regions, "shape": None if shape is None else tuple(shape)})
+    if set(content) != known or regions["values"] is None:
+        raise KeyError(f"fields {sorted(content)}")
+    return Field(**{**content, **regions, "shape": None if shape is None else tuple(shape)})
 
 
 def aligned(size: int, to: int = ALIGNMENT) -> int:
@@ -118,7 +118,7 @@ def aligned(size: int, to: int = ALIGNMENT) -> int:
     return -(-size // to) * to
 
 
-def pack_header(header: Header) -> bytes:
+def pack_header(header: RaggedHeader) -> bytes:
     """Return the header's bytes."""
     packed = _FORM.pack(
         MAGIC,
@@ -132,52 +132,56 @@ def pack_header(header: Header) -> bytes:
         0,
         header.sha256,
     )
-    return (packed + _CHECKSUM.pack(zlib.crc32(packed))).ljust(HEADER, b"\0")
+    return (packed + _CHECKSUM.pack(zlib.crc32(packed))).ljust(HEADER_BYTES, b"\0")
 
 
-def read_header(data: memoryview, where: str) -> tuple[Header, Schema]:
-    """Check what can be checked without reading the values; say what is wrong and what to do about it."""
-    head = bytes(data[:HEADER])
-    if head[: len(MAGIC)] != MAGIC:
+def read_header(data: memoryview, where: str) -> tuple[RaggedHeader, Schema]:
+    """Return header and schema after all checks that need not read the values; an error says what to do."""
+    start = bytes(data[:HEADER_BYTES])
+    if start[: len(MAGIC)] != MAGIC:
         raise BadInput(
-            f"{where} is not a Ragged: it begins with {head[:8]!r}, not {MAGIC!r}; write one with Ragged.save"
+            f"{where} is not a Ragged: it begins with {start[:8]!r}, expected {MAGIC!r}; write one with Ragged.save"
         )
-    if len(head) < HEADER:
-        raise BadInput(f"{where} was cut off inside its header ({len(head)} of {HEADER} bytes): copy it again")
-    _, version, _, token, size, schema_at, length, checksum, _, sha256 = _FORM.unpack_from(head)
+    if len(start) < HEADER_BYTES:
+        raise BadInput(f"{where} was cut off inside its header ({len(start)} of {HEADER_BYTES} bytes): copy it again")
+    _, version, _, token, size, schema_at, length, checksum, _, sha256 = _FORM.unpack_from(start)
     if version != VERSION:
         raise BadInput(
-            f"{where} has format version {version}, and this release reads {VERSION}: write it again with this "
-            "release, or read it with the one that wrote it"
+            f"{where} has format version {version}, and this release reads version {VERSION}: write it again with this "
+            "release, or read it with the release that wrote it"
         )
-    if _CHECKSUM.unpack_from(head, _FORM.size)[0] != zlib.crc32(head[: _FORM.size]):
-        raise BadInput(f"{where} is damaged: the checksum of its header does not fit; copy it again")
+    if _CHECKSUM.unpack_from(start, _FORM.size)[0] != zlib.crc32(start[: _FORM.size]):
+        raise BadInput(f"{where} is damaged: the checksum of its header does not match; copy it again")
     if len(data) != size:
-        why = "it was cut off" if len(data) < size else "something was added to it"
-        raise BadInput(f"{where} has {len(data)} bytes, and its header says {size}: {why}; copy it again")
-    if not HEADER <= schema_at <= schema_at + length == size:
-        raise BadInput(f"{where} is damaged: its schema would lie outside the file; copy it again")
+        why = "it was cut off" if len(data) < size else "bytes were added to it"
+        raise BadInput(f"{where} has {len(data)} bytes, expected {size} from its header: {why}; copy it again")
+    if not HEADER_BYTES <= schema_at <= schema_at + length == size:
+        raise BadInput(f"{where} is damaged: its schema lies outside the file; copy it again")
     text = bytes(data[schema_at : schema_at + length])
     if zlib.crc32(text) != checksum:
-        raise BadInput(f"{where} is damaged: the checksum of its schema does not fit; copy it again")
+        raise BadInput(f"{where} is damaged: the checksum of its schema does not match; copy it again")
     try:
         schema = Schema.from_json(text)
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{where} has a schema that cannot be read ({error!r}): write it again") from error
     _check_regions(schema, schema_at, where)
-    return Header(token=token, size=size, schema_at=schema_at, schema=text, sha256=sha256), schema
+    return RaggedHeader(token=token, size=size, schema_at=schema_at, schema=text, sha256=sha256), schema
 
 
 def _check_regions(schema: Schema, end: int, where: str) -> None:
     for region, size in _regions(schema):
-        if region.at % ALIGNMENT or not HEADER <= region.at <= region.at + region.size <= end or region.size != size:
+        if (
+            region.at % ALIGNMENT
+            or not HEADER_BYTES <= region.at <= region.at + region.size <= end
+            or region.size != size
+        ):
             raise BadInput(
-                f"{where} is damaged: a region of {region.size} bytes at {region.at} cannot be; write it again"
+                f"{where} is damaged: a region of {region.size} bytes at {region.at} is impossible; write it again"
             )
 
 
 def _regions(schema: Schema) -> Iterable[tuple[Region, int]]:
-    """Yield each region with the size that it must have; that of values follows from the last offset."""
+    """Yield each region with its expected size; the size of values is checked later, against the last offset."""
     for field in schema.fields:
         yield field.values, field.values.size
         if field.offsets is not None:

@@ -1,9 +1,8 @@
 """The order of samples: any part of an epoch's permutation, computed without the rest of it.
 
-A keyed Feistel network is a bijection on the numbers below a power of two; a value that falls outside
-0..n-1 is sent through again until it falls inside (cycle walking), which keeps it a bijection on 0..n-1.
-So the first batch of a hundred million samples costs a few microseconds and no list, and a run can
-resume at any step.
+A keyed Feistel network is a bijection on the numbers below a power of two. A value outside 0..n-1 goes through the
+network again until it is inside (cycle walking), which makes it a bijection on 0..n-1. So the first batch of a hundred
+million samples takes a few microseconds and no list, and a run can resume at any step.
 
     bits of the position:  [ left | right ]      left  ^= hash(right, key 0)
                                                  right ^= hash(left,  key 1)     ... ROUNDS times
@@ -29,8 +28,8 @@ def permutation(samples: int, *, seed: int, epoch: int, start: int = 0, stop: in
     """Return positions start..stop of the order in which this epoch visits `samples` samples."""
     stop = samples if stop is None else stop
     if not 0 <= start <= stop <= samples:
-        raise ValueError(f"positions {start}..{stop} of an epoch of {samples} samples")
-    keys = [np.uint64(derive("order", seed, epoch, turn)) for turn in range(ROUNDS)]
+        raise ValueError(f"found positions {start}..{stop}, expected a part of 0..{samples}")
+    keys = [np.uint64(derive("order", seed, epoch, number)) for number in range(ROUNDS)]
     bits = max(2, (samples - 1).bit_length())
     values = _shuffle(np.arange(start, stop, dtype=np.uint64), bits, keys)
     while (outside := np.flatnonzero(values >= samples)).size:
@@ -43,14 +42,14 @@ def _shuffle(values: Words, bits: int, keys: list[np.uint64]) -> Words:
     low = np.uint64((1 << (bits // 2)) - 1)
     high = np.uint64((1 << (bits - bits // 2)) - 1)
     left, right = values >> width, values & low
-    for turn in range(0, ROUNDS, 2):
-        left ^= _hash(right, keys[turn]) & high
-        right ^= _hash(left, keys[turn + 1]) & low
+    for number in range(0, ROUNDS, 2):
+        left ^= _hash(right, keys[number]) & high
+        right ^= _hash(left, keys[number + 1]) & low
     return (left << width) | right
 
 
 def _hash(values: Words, key: np.uint64) -> Words:
-    """Mix the bits of each word (the finalizer of splitmix64; uint64 wraps by definition)."""
+    """Mix the bits of each word (the finalizer of splitmix64; uint64 wraps around by definition)."""
     mixed = values + key
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""What a user may pass as data: a Dataset, a stream, a stock DataLoader; and how samples are read from it."""
+"""What a user may pass as data (a Dataset, a stream, a stock DataLoader), and how samples are read from it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch.utils.data import (
     default_collate,
 )
 
-from lockstep.data.augment import Augmented, Draw, generators_restored
+from lockstep.data.augment import Augmented, SampleSeeds, generators_restored
 from lockstep.errors import BadInput
 
 Collate = Callable[[list[Any]], Any]
 
 
 @runtime_checkable
-class Gathers(Protocol):
-    """A dataset that makes a whole batch in one go, and draws no random numbers for it."""
+class GatheringDataset(Protocol):
+    """A dataset that makes a whole batch in one call, and draws no random numbers for it."""
 
     def gather(self, indices: Any) -> Any:
         """Return the batch of these samples."""
@@ -40,41 +40,41 @@ class Source:
     collate: Collate | None
     """Makes a batch of a list of samples; None: one gather, or torch's default."""
     loader: DataLoader[Any] | None = None
-    """A stock DataLoader whose worker processes are to do the reading."""
+    """A stock DataLoader whose worker processes do the reading."""
 
     @property
     def stream(self) -> bool:
-        """Whether samples come only in order."""
+        """Whether samples can only be read one after another."""
         return isinstance(self.dataset, IterableDataset)
 
     @property
-    def quiet(self) -> bool:
-        """Whether reading surely draws nothing from the process's random numbers, and so may run on a thread."""
+    def draws_no_random_numbers(self) -> bool:
+        """Whether reading certainly draws no random numbers of the process, and so may run on a thread."""
         if self.collate is not None:
             return False
         inner = self.dataset.dataset if isinstance(self.dataset, Augmented) else self.dataset
-        return isinstance(inner, (Gathers, TensorDataset, list, tuple))
+        return isinstance(inner, (GatheringDataset, TensorDataset, list, tuple))
 
 
 def open_source(data: Any, collate: Collate | None = None, global_batch: int | None = None) -> Source:
-    """Look at what was passed; a DataLoader lends its dataset, its collate and its workers, not its order."""
+    """Return the source of what was passed; of a DataLoader use its dataset, collate and workers, not its order."""
     if not isinstance(data, DataLoader):
         return Source(data, collate)
     if global_batch is not None and data.batch_size not in (None, 1, global_batch):
         raise BadInput(
-            f"the DataLoader makes batches of {data.batch_size}, and the global batch is {global_batch}: give it "
+            f"the DataLoader has batch_size={data.batch_size}, expected the global batch of {global_batch}: use "
             f"batch_size={global_batch} (the batch over all workers), or pass its dataset"
         )
     stream = isinstance(data.dataset, IterableDataset)
     if not stream and not isinstance(data.sampler, (SequentialSampler, RandomSampler)):
         raise BadInput(
-            f"the DataLoader has a {type(data.sampler).__name__}: the order of samples follows from the seed and the "
-            "epoch here; leave the sampler out, or pass its dataset"
+            f"the DataLoader has a {type(data.sampler).__name__}, but Lockstep orders samples by the seed and the "
+            "epoch: leave the sampler out, or pass its dataset"
         )
     if stream and data.num_workers:
         raise BadInput(
-            "a stream cannot be read by the workers of a DataLoader without changing its order: use num_workers=0, or "
-            "pass the IterableDataset itself"
+            f"the DataLoader has num_workers={data.num_workers}, which would change the order of its IterableDataset: "
+            "use num_workers=0, or pass the IterableDataset itself"
         )
     own = None if data.collate_fn is default_collate else data.collate_fn
     return Source(data.dataset, collate or own, data if data.num_workers else None)
@@ -84,40 +84,40 @@ def count_samples(data: Any) -> int:
     """Return how many samples an epoch has."""
     dataset = open_source(data).dataset
     if not isinstance(dataset, Sized):
-        raise BadInput(f"a {type(dataset).__name__} has no length: give it __len__, the samples of an epoch")
+        raise BadInput(f"a {type(dataset).__name__} has no length: add __len__, the number of samples of an epoch")
     return len(dataset)
 
 
-def fetch(dataset: Any, indices: list[int], collate: Collate | None = None, draw: Draw | None = None) -> Any:
-    """Return the batch of these samples, in one gather where the dataset can; an error names the sample."""
-    if isinstance(dataset, Augmented) and draw is not None:
-        items = [_read(lambda i: dataset.drawn(i, draw.of(i)), index, dataset) for index in indices]
-        return _together(indices, collate or _natural(dataset.dataset), items)
-    if collate is None and isinstance(dataset, (Gathers, TensorDataset)):
-        return _together(indices, lambda chosen: _gather(dataset, chosen), indices)
-    if draw is None or not draw.everywhere or isinstance(dataset, (list, tuple)):
-        many = getattr(dataset, "__getitems__", None)
-        if callable(many):
-            return _together(indices, lambda chosen: (collate or default_collate)(many(chosen)), indices)
+def fetch(dataset: Any, indices: list[int], collate: Collate | None = None, seeds: SampleSeeds | None = None) -> Any:
+    """Return the batch of these samples, in one gather if the dataset has it; errors name the sample."""
+    if isinstance(dataset, Augmented) and seeds is not None:
+        items = [_read(lambda i: dataset.changed(i, seeds.of(i)), index, dataset) for index in indices]
+        return _make_batch(indices, collate or _own_collate(dataset.dataset), items)
+    if collate is None and isinstance(dataset, (GatheringDataset, TensorDataset)):
+        return _make_batch(indices, lambda chosen: _gather(dataset, chosen), indices)
+    if seeds is None or not seeds.seeds_process or isinstance(dataset, (list, tuple)):
+        get_items = getattr(dataset, "__getitems__", None)
+        if callable(get_items):
+            return _make_batch(indices, lambda chosen: (collate or default_collate)(get_items(chosen)), indices)
         items = [_read(dataset.__getitem__, index, dataset) for index in indices]
-        return _together(indices, collate or default_collate, items)
+        return _make_batch(indices, collate or default_collate, items)
     with generators_restored():
         items = []
         for index in indices:
-            draw.begin(index)
+            seeds.seed_process(index)
             items.append(_read(dataset.__getitem__, index, dataset))
-        return _together(indices, collate or default_collate, items)
+        return _make_batch(indices, collate or default_collate, items)
 
 
-def read_stream(dataset: Iterable[Any], draw: Draw) -> Iterator[Any]:
-    """Yield the samples of a stream, each with random numbers of its own."""
+def read_stream(dataset: Iterable[Any], seeds: SampleSeeds) -> Iterator[Any]:
+    """Yield the samples of a stream; the random generators are seeded for each of them."""
     if callable(begin := getattr(dataset, "set_epoch", None)):
-        begin(draw.epoch)
+        begin(seeds.epoch)
     with generators_restored():
         source, position = iter(dataset), 0
     while True:
         with generators_restored():
-            draw.begin(position)
+            seeds.seed_process(position)
             try:
                 item = next(source)
             except StopIteration:
@@ -129,8 +129,8 @@ def read_stream(dataset: Iterable[Any], draw: Draw) -> Iterator[Any]:
         position += 1
 
 
-def _natural(dataset: Any) -> Collate:
-    """Return how a dataset's own items are batched."""
+def _own_collate(dataset: Any) -> Collate:
+    """Return the function that makes batches of a dataset's own items."""
     own = getattr(dataset, "collate", None)
     return own if callable(own) else default_collate
 
@@ -150,10 +150,10 @@ def _read(read: Callable[[int], Any], index: int, dataset: Any) -> Any:
         raise
 
 
-def _together(indices: list[int], make: Callable[[Any], Any], items: Any) -> Any:
+def _make_batch(indices: list[int], make: Callable[[Any], Any], items: Any) -> Any:
     try:
         return make(items)
     except Exception as error:
-        shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
-        error.add_note(f"while making a batch of the samples {shown}")
+        listed = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+        error.add_note(f"while making a batch of the samples {listed}")
         raise

@@ -1,6 +1,6 @@
-"""Where the bytes of a Ragged go: a piece of memory, or a file that gets its name only when it is whole.
+"""Where the bytes of a Ragged are written: memory, or a file that gets its name only when it is complete.
 
-Everything goes through write(), never through a mapping: a full disk is an error then, and not a crash.
+All bytes go through write(), never through a mapping, so that a full disk is an error and not a crash.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.data.block import Block
-from lockstep.data.free_memory import room
+from lockstep.data.free_memory import free_bytes
 from lockstep.data.ragged_format import ALIGNMENT, aligned
+from lockstep.data.tensor_block import TensorBlock
 from lockstep.errors import BadInput
 
 
 class Target:
-    """Bytes in order: counted, and hashed on the way if that was asked for."""
+    """Writes bytes one after another, counts them, and hashes them with `hashed`."""
 
     def __init__(self, descriptor: int, name: str, *, hashed: bool = False, in_memory: bool = False) -> None:
         self.name = name
@@ -32,15 +32,15 @@ class Target:
         self._checked = 0 if in_memory else None
 
     def write(self, buffers: Sequence[Any], size: int) -> None:
-        """Append buffers that hold `size` bytes together."""
+        """Append buffers of `size` bytes in all."""
         self._append(size, lambda: os.writev(self._descriptor, buffers), lambda: buffers)
 
-    def write_block(self, block: Block) -> None:
+    def write_block(self, block: TensorBlock) -> None:
         """Append the bytes of many tensors."""
         self._append(block.size, lambda: block.writev(self._descriptor), block.buffers)
 
     def _append(self, size: int, send: Callable[[], int], buffers: Callable[[], Sequence[Any]]) -> None:
-        """Send `size` bytes in one call; `buffers` are the same bytes, for the hash and for what the call left."""
+        """Write `size` bytes in one call; `buffers` are the same bytes, for the hash and for a short write's rest."""
         if self._checked is not None and self.at + size > self._checked:
             self._check_room(size)
         if self._hash is not None:
@@ -48,28 +48,28 @@ class Target:
                 self._hash.update(_flat(buffer))
         with self.explained():
             done = send() if size else 0
-            if done < size:  # a call moves at most 2 GiB, and a signal can cut it short
+            if done < size:  # a call writes at most 2 GiB, and a signal can interrupt it
                 self._write_rest(buffers(), done)
         self.at += size
 
     def skip(self, size: int) -> None:
-        """Leave room at the front; it is not hashed."""
+        """Reserve `size` bytes at the front; they are not hashed."""
         with self.explained():
             os.lseek(self._descriptor, size, os.SEEK_SET)
         self.at = size
 
     def write_front(self, data: bytes) -> None:
-        """Fill the room at the front."""
+        """Write the reserved bytes at the front."""
         with self.explained():
             os.pwrite(self._descriptor, data, 0)
 
     @property
     def sha256(self) -> bytes | None:
-        """The hash of what was written, if it was asked for."""
+        """The hash of what was written, with `hashed`."""
         return self._hash.digest() if self._hash is not None else None
 
     def align(self, to: int = ALIGNMENT) -> None:
-        """Fill up to the next boundary."""
+        """Write zeros up to the next boundary."""
         gap = aligned(self.at, to) - self.at
         self.write([bytes(gap)], gap)
 
@@ -82,22 +82,24 @@ class Target:
                 left = left[os.write(self._descriptor, left) :]
 
     def _check_room(self, size: int) -> None:
-        """Refuse before the kernel ends the process; looked at again every so often."""
-        free = room()
+        """Raise if the memory does not suffice, before the kernel kills the process; checked from time to time."""
+        free = free_bytes()
         if size > free:
             raise BadInput(
-                f"the data does not fit in memory: {(self.at + size) / 2**20:.0f} MiB so far, and "
-                f"{free / 2**20:.0f} MiB free. Write it to a file instead: Ragged.write(path, items)"
+                f"the data does not fit in memory: it has {(self.at + size) / 2**20:.0f} MiB so far, and "
+                f"{free / 2**20:.0f} MiB are free. Write it to a file instead: Ragged.write(path, items)"
             )
         self._checked = self.at + size + min(free // 4, 256 * 2**20)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn the system's error into one that says what to do."""
+        """Raise the system's error as one that says what to do."""
         try:
             yield
         except OSError as error:
-            raise BadInput(f"cannot write {self.name}: {error.strerror}; make room, or choose another place") from error
+            raise BadInput(
+                f"cannot write {self.name}: {error.strerror}; free some space, or choose another folder"
+            ) from error
 
 
 def _flat(buffer: Any) -> memoryview:
@@ -108,12 +110,12 @@ def _flat(buffer: Any) -> memoryview:
 
 @contextmanager
 def new_file(path: Path, *, hashed: bool) -> Iterator[Target]:
-    """Yield a file to write to; what is whole is moved to its name, and anything else is removed."""
+    """Yield a file to write to; it gets its name when it is complete, and is removed after an error."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}; choose another place") from error
+        raise BadInput(f"cannot write {path}: {error.strerror}; choose another folder") from error
     try:
         target = Target(descriptor, str(path), hashed=hashed)
         try:

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
-from lockstep.data.cifar100 import open_images
+from lockstep.data.cifar100_archive import open_images
 from lockstep.recipe import Recipe
 from lockstep.recipes.mlp import loss, metrics
 

@@ -244,7 +244,7 @@ def test_a_stream_without_length_is_counted_by_the_trainer() -> None:
     )
     steps = [batch.step for epoch in range(2) for batch in trainer.batches(Stream(), global_batch=8, epoch=epoch)]
     assert steps == list(range(8))
-    with pytest.raises(BadInput, match="has no length: give it __len__"):
+    with pytest.raises(BadInput, match="has no length: add __len__"):
         count_samples(Stream())
 
 
@@ -259,9 +259,9 @@ def test_evaluation_of_streams_and_loaders() -> None:
 @pytest.mark.parametrize(
     ("loader", "words"),
     [
-        (lambda: DataLoader(Numbers(), batch_size=5), "batches of 5, and the global batch is 8"),
+        (lambda: DataLoader(Numbers(), batch_size=5), "has batch_size=5, expected the global batch of 8"),
         (lambda: DataLoader(Numbers(), sampler=WeightedRandomSampler([1.0] * 26, 26)), "has a WeightedRandomSampler"),
-        (lambda: DataLoader(Stream(), num_workers=1), "a stream cannot be read by the workers"),
+        (lambda: DataLoader(Stream(), num_workers=1), "has num_workers=1, which would change the order"),
     ],
 )
 def test_loaders_that_would_not_do_what_they_say(loader: Any, words: str) -> None:

@@ -32,9 +32,9 @@ def test_items_slices_and_iteration(items: list[Any]) -> None:
     for part in (slice(None), slice(1, -1), slice(None, None, -2), slice(5, 2)):
         assert same(ragged[part], items[part])
     for outside in (len(items), -len(items) - 1):
-        with pytest.raises(IndexError, match=f"item {outside} of {len(items)}"):
+        with pytest.raises(IndexError, match=f"index {outside} is out of range for {len(items)} items"):
             ragged[outside]
-        with pytest.raises(IndexError, match=f"item {outside} of {len(items)}"):
+        with pytest.raises(IndexError, match=f"index {outside} is out of range for {len(items)} items"):
             ragged[[outside]]
 
 
@@ -96,7 +96,7 @@ def test_batches_hold_the_items(items: list[Any], data: st.DataObject) -> None:
             batch = ragged.gather(torch.tensor(chosen), how)
         except BadInput:
             assert how != "packed"
-            with pytest.raises(BadInput, match="differ in their"):
+            with pytest.raises(BadInput, match=r"differ only in their|different numbers of dimensions"):
                 ragged.gather(torch.tensor(chosen), how)
             continue
         assert same(whole(batch), expected)
@@ -157,7 +157,7 @@ def test_a_view_is_the_memory_itself_and_a_write_stays_here() -> None:
     assert ragged[1].data_ptr() == view.data_ptr()
     view.fill_(7.0)
     assert ragged[1].tolist() == [7.0] * 5
-    with open(f"/proc/self/fd/{ragged._segment.descriptor}", "rb") as behind:
+    with open(f"/proc/self/fd/{ragged._mapping.descriptor}", "rb") as behind:
         assert np.float32(7.0).tobytes() not in behind.read()
     del ragged
     assert view.tolist() == [7.0] * 5, "a view keeps its memory alive"
@@ -205,7 +205,7 @@ def test_many_at_once_and_one_by_one_are_the_same(odd: tuple[int, ...]) -> None:
         items[index] = torch.full((2, i), index).mT if (i := index % 4) else torch.full((3,), index)
     assert same(list(Ragged(items)), items)
     items[2500] = items[2500].float()
-    with pytest.raises(BadInput, match="item 2500 cannot be stored: it holds float32 values"):
+    with pytest.raises(BadInput, match="item 2500 cannot be stored: it has float32 values"):
         Ragged(items)
 
 
@@ -233,7 +233,7 @@ def test_a_block_with_a_negative_view() -> None:
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_block_with_a_nested_tensor_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"item 1 cannot be stored: .* make it dense first"):
+    with pytest.raises(BadInput, match=r"item 1 cannot be stored: .* convert it to a dense one"):
         Ragged([torch.ones(2), torch.nested.nested_tensor([torch.ones(1)])])
 
 
@@ -247,20 +247,20 @@ def test_a_block_of_types_without_arrays_is_hashed_as_it_is_written(dtype: torch
 @pytest.mark.parametrize(
     ("items", "words"),
     [
-        ([torch.ones(1), torch.ones(2).to_sparse()], "item 1 cannot be stored: .* make it dense first"),
-        ([torch.ones(1), torch.ones(1, dtype=torch.int64)], "item 1 cannot be stored: it holds int64 values"),
-        ([torch.ones(1), "text"], "item 1 .* it holds a str, and the items before it float32 values"),
+        ([torch.ones(1), torch.ones(2).to_sparse()], "item 1 cannot be stored: .* convert it to a dense one"),
+        ([torch.ones(1), torch.ones(1, dtype=torch.int64)], "item 1 cannot be stored: it has int64 values"),
+        ([torch.ones(1), "text"], "item 1 .* it has a str, expected float32 values"),
         ([(torch.ones(1),), torch.ones(1)], "item 1 .* it is a value of one value|item 1 .* it is a value of"),
-        ([{"a": 1}, {"b": 1}], "item 1 .* it is a dict of b, and the items before it are a dict of a"),
-        ([[1, 2]], "item 0 .* it holds a list; an item is a tensor, an array"),
-        ([{3: 1}], "a dict item needs text keys, and has 3"),
+        ([{"a": 1}, {"b": 1}], "item 1 .* it is a dict of b, expected a dict of a"),
+        ([[1, 2]], "item 0 .* it has a list; an item must be a tensor, an array"),
+        ([{3: 1}], "a dict item needs str keys, found 3"),
         ([{}], "no fields"),
         ([()], "no fields"),
-        ([None], "it holds a NoneType"),
-        ([torch.ones(2).to_sparse()], "make it dense first"),
-        ([np.array(["x"])], "which torch does not know"),
+        ([None], "it has a NoneType"),
+        ([torch.ones(2).to_sparse()], "convert it to a dense one"),
+        ([np.array(["x"])], "which torch does not support"),
         ([2**70], "does not fit in 64 bits"),
-        ([(1, (2, 3))], "it holds a tuple"),
+        ([(1, (2, 3))], "it has a tuple"),
     ],
 )
 def test_refused_items(items: list[Any], words: str) -> None:
@@ -270,9 +270,9 @@ def test_refused_items(items: list[Any], words: str) -> None:
 
 def test_refused_requests() -> None:
     ragged = Ragged([torch.ones(1), torch.ones(2, 2)])
-    with pytest.raises(BadInput, match="no way to batch called 'pading'; did you mean 'padded'"):
+    with pytest.raises(BadInput, match="unknown kind of batch 'pading'; did you mean 'padded'"):
         ragged.batched("pading")
-    with pytest.raises(TypeError, match="chosen by a number, a slice, a list of numbers or a mask"):
+    with pytest.raises(TypeError, match="expected a number, a slice, a list of numbers or a mask"):
         ragged["first"]
     with pytest.raises(TypeError, match="chosen by"):
         ragged[[0.5]]

@@ -1,10 +1,10 @@
-"""Writing a Ragged item by item, into memory or into a file, without holding the items twice.
+"""Writes a Ragged item by item, to memory or to a file, without holding the items twice.
 
-1. items come; each field's bytes wait in a short list
-2. a full list goes out in one call: the widest field straight into the target, the others into spools
-   (files without a name), because how far the first reaches is known only at the end
-3. at the end the spools are appended, then offsets and shapes, then the schema
-4. the header is written last: whatever is interrupted before has no header and is refused
+1. Each field's bytes of the items are collected in a short list.
+2. A full list is written in one call: the widest field directly to the target, the others to spools (files without a
+   name), because the size of the first is known only at the end.
+3. At the end the spools are appended, then offsets and shapes, then the schema.
+4. The header is written last: a file whose writing was interrupted has no header, and opening it is an error.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from typing import IO, Any
 
 import numpy as np
 
-from lockstep.data.block import MOST, Block
-from lockstep.data.items import Cell, cell, take_apart, torch_dtype
-from lockstep.data.ragged_format import HEADER, NO_HASH, PAGE, Field, Header, Region, Schema, pack_header
+from lockstep.data.items import FieldBytes, field_bytes, take_apart, torch_dtype
+from lockstep.data.ragged_format import HEADER_BYTES, NO_HASH, PAGE, Field, RaggedHeader, Region, Schema, pack_header
 from lockstep.data.target import Target
+from lockstep.data.tensor_block import MAX_TENSORS, TensorBlock
 from lockstep.errors import BadInput
 
 PENDING_BYTES = 4 * 2**20
 CHUNK = 4 * 2**20
 
 
-class ColumnWriter:
-    """One field of all items: pending bytes, and the shapes seen."""
+class FieldWriter:
+    """Writes one field of all items: its pending bytes, and the shapes so far."""
 
-    def __init__(self, name: str, first: Cell, target: Target, spool: IO[bytes] | None) -> None:
+    def __init__(self, name: str, first: FieldBytes, target: Target, spool: IO[bytes] | None) -> None:
         self.name, self.kind, self.dtype = name, first.kind, first.dtype
         self.itemsize = torch_dtype(first.dtype).itemsize
         self.target, self.spool = target, spool
         self.items = 0
         self._first = first.shape
-        self._shapes: array[int] | None = None  # flat; None as long as all are like the first
+        self._shapes: array[int] | None = None  # flat; None as long as all shapes equal the first
         self._rank = len(first.shape)
         self._ranks_differ = False
         self._buffers: list[Any] = []
         self._bytes = 0
 
-    def add(self, part: Cell, *, stable: bool) -> None:
-        """Take one item's bytes; they are kept by reference only if nobody will change them meanwhile."""
+    def add(self, part: FieldBytes, *, stable: bool) -> None:
+        """Add one item's bytes; they are kept by reference only if they are `stable`, else copied."""
         if part.kind != self.kind or part.dtype != self.dtype:
             raise BadInput(
-                f"it holds {_describe(part.kind, part.dtype)}, and the items before it "
-                f"{_describe(self.kind, self.dtype)}: convert them to one type"
+                f"it has {_describe(part.kind, part.dtype)}, expected {_describe(self.kind, self.dtype)} as in the "
+                f"items before: convert them to one type"
             )
         if part.shape != self._first or self._shapes is not None:
             self._note(part.shape)
@@ -57,11 +57,11 @@ class ColumnWriter:
         size = part.data.nbytes if isinstance(part.data, np.ndarray) else len(part.data)
         self._buffers.append(part.data if stable or isinstance(part.data, bytes) else part.data.copy())
         self._bytes += size
-        if self._bytes >= PENDING_BYTES or len(self._buffers) >= MOST:
+        if self._bytes >= PENDING_BYTES or len(self._buffers) >= MAX_TENSORS:
             self.flush()
 
-    def add_many(self, block: Block) -> None:
-        """Take many items' bytes."""
+    def add_many(self, block: TensorBlock) -> None:
+        """Add the bytes of many items."""
         self.flush()
         shapes = block.shapes
         if self._shapes is not None or set(shapes) != {self._first}:
@@ -79,7 +79,7 @@ class ColumnWriter:
         self.target.write_block(block)
 
     def flush(self) -> None:
-        """Write what is pending."""
+        """Write the pending bytes."""
         self.target.write(self._buffers, self._bytes)
         self._buffers, self._bytes = [], 0
 
@@ -101,7 +101,7 @@ class ColumnWriter:
         self._shapes, self._rank = array("q", new.tobytes()), rank
 
     def tables(self) -> tuple[tuple[int | None, ...] | None, Any, Any]:
-        """Return the common shape, and the arrays of offsets and of shapes where they are needed."""
+        """Return the common shape, and the arrays of offsets and of shapes if they are needed."""
         if self._shapes is None:
             return self._first, None, None
         shapes = np.frombuffer(self._shapes, dtype=np.int64).reshape(self.items, self._rank)
@@ -112,73 +112,73 @@ class ColumnWriter:
         same = (shapes == shapes[0]).all(axis=0)
         common = tuple(int(size) if equal else None for size, equal in zip(shapes[0], same, strict=True))
         others = [size for size in common if size is not None]
-        told = common.count(None) == 1 and 0 not in others
-        return common, offsets, None if told else shapes
+        known = common.count(None) == 1 and 0 not in others
+        return common, offsets, None if known else shapes
 
 
-class Writer:
-    """Takes items, one at a time, and ends with a complete Ragged in the descriptor."""
+class RaggedWriter:
+    """Writes items one at a time; after `finish` the target is a complete Ragged."""
 
     def __init__(self, target: Target, *, folder: str | None) -> None:
         self._target = target
         self._folder = folder
-        self._columns: dict[str, ColumnWriter] = {}
+        self._fields: dict[str, FieldWriter] = {}
         self._structure = "none"
         self._items = 0
-        target.skip(HEADER)
+        target.skip(HEADER_BYTES)
         target.align(PAGE)  # see [Note: values at a page]
 
     def extend(self, items: Iterable[Any]) -> None:
-        """Take all items of an iterable."""
-        if not isinstance(items, (list, tuple)):  # which may fill one buffer again and again
+        """Add all items of an iterable."""
+        if not isinstance(items, (list, tuple)):  # a generator may use one buffer again and again
             self._add_each(items, stable=False)
             return
-        self._add_each(items[:1], stable=True)  # the first says what a block must be like
-        for start in range(1, len(items), MOST):
-            part = items[start : start + MOST]
+        self._add_each(items[:1], stable=True)  # the first item sets the dtype of a block
+        for start in range(1, len(items), MAX_TENSORS):
+            part = items[start : start + MAX_TENSORS]
             if not self._add_block(part):
                 self._add_each(part, stable=True)
 
     def _add_block(self, items: Sequence[Any]) -> bool:
-        """Take many plain tensors at once; say no if they are anything else, or of another kind than before."""
-        column = self._columns[""] if self._structure == "value" else None
-        if column is None or column.kind != "tensor":
+        """Add many plain tensors at once; return False if they are anything else, or of another dtype than before."""
+        field = self._fields[""] if self._structure == "value" else None
+        if field is None or field.kind != "tensor":
             return False
-        block = Block.of(items, torch_dtype(column.dtype))
+        block = TensorBlock.of(items, torch_dtype(field.dtype))
         if block is None:
             return False
-        column.add_many(block)
+        field.add_many(block)
         self._items += len(items)
         return True
 
     def _add_each(self, items: Iterable[Any], *, stable: bool) -> None:
         for item in items:
             try:
-                structure, parts = take_apart(item)
-                cells = {name: cell(value) for name, value in parts.items()}
-                if not self._columns:
-                    self._begin(structure, cells)
-                if structure != self._structure or cells.keys() != self._columns.keys():
+                structure, values = take_apart(item)
+                parts = {name: field_bytes(value) for name, value in values.items()}
+                if not self._fields:
+                    self._begin(structure, parts)
+                if structure != self._structure or parts.keys() != self._fields.keys():
                     raise BadInput(
-                        f"it is a {structure} of {_names(cells)}, and the items before it are a {self._structure} of "
-                        f"{_names(self._columns)}"
+                        f"it is a {structure} of {_names(parts)}, expected a {self._structure} of "
+                        f"{_names(self._fields)} as in the items before"
                     )
-                for name, part in cells.items():
-                    self._columns[name].add(part, stable=stable)
+                for name, part in parts.items():
+                    self._fields[name].add(part, stable=stable)
             except BadInput as error:
                 raise BadInput(f"item {self._items} cannot be stored: {error}") from error
             self._items += 1
 
-    def _begin(self, structure: str, cells: dict[str, Cell]) -> None:
+    def _begin(self, structure: str, parts: dict[str, FieldBytes]) -> None:
         self._structure = structure
-        widest = max(cells, key=lambda name: memoryview(cells[name].data).nbytes)
-        for name, first in cells.items():
+        widest = max(parts, key=lambda name: memoryview(parts[name].data).nbytes)
+        for name, first in parts.items():
             if name == widest:
-                self._columns[name] = ColumnWriter(name, first, self._target, None)
+                self._fields[name] = FieldWriter(name, first, self._target, None)
             else:
                 spool = self._spool()
                 target = Target(spool.fileno(), self._target.name, in_memory=self._folder is None)
-                self._columns[name] = ColumnWriter(name, first, target, spool)
+                self._fields[name] = FieldWriter(name, first, target, spool)
 
     def _spool(self) -> IO[bytes]:
         if self._folder is None:
@@ -186,17 +186,17 @@ class Writer:
         return tempfile.TemporaryFile(dir=self._folder, buffering=0)
 
     def finish(self) -> None:
-        """Append what was spooled, the tables and the schema; write the header."""
-        for column in self._columns.values():
-            column.flush()
-        values = {name: self._values(column) for name, column in self._columns.items() if column.spool is None}
-        values |= {name: self._values(column) for name, column in self._columns.items() if column.spool}
-        fields = tuple(self._field(column, values[name]) for name, column in self._columns.items())
+        """Append the spools, the tables and the schema; write the header."""
+        for field in self._fields.values():
+            field.flush()
+        values = {name: self._values(field) for name, field in self._fields.items() if field.spool is None}
+        values |= {name: self._values(field) for name, field in self._fields.items() if field.spool}
+        fields = tuple(self._field(field, values[name]) for name, field in self._fields.items())
         self._target.align()
         schema = Schema(items=self._items, structure=self._structure, fields=fields).as_json()
         at = self._target.at
         self._target.write([schema], len(schema))
-        header = Header(
+        header = RaggedHeader(
             token=secrets.token_bytes(16),
             size=self._target.at,
             schema_at=at,
@@ -205,22 +205,22 @@ class Writer:
         )
         self._target.write_front(pack_header(header))
 
-    def _values(self, column: ColumnWriter) -> Region:
-        if column.spool is None:
+    def _values(self, field: FieldWriter) -> Region:
+        if field.spool is None:
             return Region(at=PAGE, size=self._target.at - PAGE)
         self._target.align(PAGE)
-        region = Region(at=self._target.at, size=column.target.at)
-        column.spool.seek(0)
-        while chunk := column.spool.read(CHUNK):
+        region = Region(at=self._target.at, size=field.target.at)
+        field.spool.seek(0)
+        while chunk := field.spool.read(CHUNK):
             self._target.write([chunk], len(chunk))
         return region
 
-    def _field(self, column: ColumnWriter, values: Region) -> Field:
-        shape, offsets, shapes = column.tables()
+    def _field(self, field: FieldWriter, values: Region) -> Field:
+        shape, offsets, shapes = field.tables()
         return Field(
-            name=column.name,
-            kind=column.kind,
-            dtype=column.dtype,
+            name=field.name,
+            kind=field.kind,
+            dtype=field.dtype,
             shape=shape,
             values=values,
             offsets=self._table(offsets),
@@ -236,10 +236,10 @@ class Writer:
         return region
 
     def close(self) -> None:
-        """Let go of the spools; harmless after `finish`, needed when it was not reached."""
-        for column in self._columns.values():
-            if column.spool is not None:
-                column.spool.close()
+        """Close the spools; also needed if `finish` was not reached."""
+        for field in self._fields.values():
+            if field.spool is not None:
+                field.spool.close()
 
 
 def _describe(kind: str, dtype: str) -> str:

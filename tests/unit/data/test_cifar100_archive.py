@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.data import cifar100
-from lockstep.data.cifar100 import open_images, read
+from lockstep.data import cifar100_archive
+from lockstep.data.cifar100_archive import open_images, read
 from lockstep.errors import BadInput
 from lockstep.recipe import load
 
@@ -102,7 +102,7 @@ def test_kept_as_a_file_that_all_ranks_map(tmp_path: Path, cache: Path, monkeypa
     kept = list(cache.iterdir())
     assert len(kept) == 1
     with monkeypatch.context() as patched:
-        patched.setattr(cifar100, "read", lambda *_: pytest.fail("it was read again"))
+        patched.setattr(cifar100_archive, "read", lambda *_: pytest.fail("it was read again"))
         assert len(open_images(path, "train")) == ROWS
     os.truncate(kept[0], 300)
     assert len(open_images(path, "train")) == ROWS, "a damaged copy is made again"
@@ -120,15 +120,15 @@ def test_nowhere_to_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("train", "words"),
     [
-        (b"cos\nsystem\n(S'false'\ntR.", "asks for os.system, which CIFAR-100 does not need"),
-        (b"cbuiltins\neval\n(S'1'\ntR.", "asks for builtins.eval"),
-        (b"cnumpy\nsave\n.", "asks for numpy.save"),
+        (b"cos\nsystem\n(S'false'\ntR.", "contains os.system, which CIFAR-100 does not need"),
+        (b"cbuiltins\neval\n(S'1'\ntR.", "contains builtins.eval"),
+        (b"cnumpy\nsave\n.", "contains numpy.save"),
         (b"not a pickle", "cannot be read"),
         (python2(IMAGES, LABELS)[:5000], "cannot be read"),
         (b"", "cannot be read"),
-        (pickle.dumps([1, 2]), "is not CIFAR-100: it holds no data and fine_labels"),
+        (pickle.dumps([1, 2]), "is not CIFAR-100: it has no data and fine_labels"),
         (python2(IMAGES[:, :3000], LABELS), "its images are not rows of 3072 bytes"),
-        (python2(IMAGES, LABELS[:-1]), "12 images and other labels than that"),
+        (python2(IMAGES, LABELS[:-1]), "12 images, but not one label for each"),
         (python2(IMAGES, [*LABELS[:-1], 100]), "a label is not a number from 0 to 99"),
         (pickle.dumps({b"data": IMAGES.astype(np.float32), b"fine_labels": LABELS}, 2), "not rows of 3072 bytes"),
         (pickle.dumps({b"data": b"x", b"fine_labels": LABELS}, 2), "not rows of 3072 bytes"),
@@ -145,7 +145,7 @@ def test_not_there(tmp_path: Path) -> None:
             open_images(path, "train")
     with tarfile.open(tmp_path / "empty.tar.gz", "w:gz"):
         pass
-    with pytest.raises(BadInput, match="holds no cifar-100-python/train"):
+    with pytest.raises(BadInput, match="has no cifar-100-python/train"):
         open_images(tmp_path / "empty.tar.gz", "train")
 
 

@@ -1,7 +1,7 @@
-"""Many plain tensors at once, by the addresses of their bytes: nothing is made of each but two numbers.
+"""Many plain tensors as one block, by the addresses of their bytes: two numbers for each tensor.
 
-An array of every tensor costs a microsecond and a half, which for items of a few kilobytes is half of the time that
-their bytes take.
+Converting each tensor to an array would take a microsecond and a half, which for items of a few kilobytes is half of
+the time that writing their bytes takes.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MOST = 1000
-"""Tensors of a block: below the 1024 pieces that one call takes."""
-_libc = ctypes.CDLL(None, use_errno=True)  # gives the interpreter's lock away meanwhile
+MAX_TENSORS = 1000
+"""Tensors of a block: fewer than the 1024 buffers that one call of writev accepts."""
+_libc = ctypes.CDLL(None, use_errno=True)  # releases the interpreter lock during a call
 _libc.writev.restype = ctypes.c_ssize_t
 _libc.writev.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 
 
-class Block:
-    """Contiguous tensors of one type in this process's memory; they must not change as long as it is used."""
+class TensorBlock:
+    """Contiguous tensors of one dtype in this process's memory; they must not change while the block is used."""
 
     def __init__(self, tensors: Sequence[Tensor], table: np.ndarray[Any, Any], shapes: list[tuple[int, ...]]) -> None:
-        self._tensors = tensors  # whose memory the addresses are
+        self._tensors = tensors  # keeps the memory of the addresses alive
         self._table = table
         self.shapes = shapes
         self.size = int(table[:, 1].sum())
 
     @classmethod
-    def of(cls, items: Sequence[Any], dtype: torch.dtype) -> Block | None:
-        """Return a block of at most `MOST` items, or None if one of them is anything else than its bytes."""
+    def of(cls, items: Sequence[Any], dtype: torch.dtype) -> TensorBlock | None:
+        """Return a block of at most `MAX_TENSORS` items, or None if one of them is not a plain tensor of this dtype."""
         if set(map(type, items)) != {Tensor} or {item.dtype for item in items} != {dtype}:
             return None
         if {item.is_cpu for item in items} != {True}:
@@ -45,16 +45,16 @@ class Block:
             if dtype.is_complex and any(map(Tensor.is_conj, items)):
                 return None
             shapes = [item.shape for item in items]
-            table = np.empty((len(items), 2), dtype=np.uintp)  # as the kernel reads it: address, bytes
+            table = np.empty((len(items), 2), dtype=np.uintp)  # an array of iovec: address, bytes
             table[:, 0] = np.fromiter(map(Tensor.data_ptr, items), np.uintp, len(items))
             table[:, 1] = np.fromiter(map(Tensor.numel, items), np.uintp, len(items))
-        except RuntimeError:  # sparse, nested: it has no shape, or no memory of its own
+        except RuntimeError:  # sparse or nested: without a shape or without its own memory
             return None
         table[:, 1] *= dtype.itemsize
         return cls(items, table, shapes)
 
     def writev(self, descriptor: int) -> int:
-        """Write the bytes as `os.writev` does; return how many were taken."""
+        """Write the bytes as `os.writev` does; return how many were written."""
         done = int(_libc.writev(descriptor, self._table.ctypes.data, len(self._table)))
         if done >= 0:
             return done
