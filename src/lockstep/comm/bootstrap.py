@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
-    from torch._C._distributed_c10d import Store
+    from lockstep.torch_compat.distributed import Store
 
 _OK = "ok"
 

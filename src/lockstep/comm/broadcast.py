@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -10,9 +10,6 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from lockstep.comm.group import Group
-
-all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""Every rank's tensor in one; the name changed after torch 2.12."""
 
 
 def broadcast_text(text: str, group: Group) -> str:

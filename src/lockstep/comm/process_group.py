@@ -6,9 +6,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-import torch.distributed as dist
-
 from lockstep.comm import bootstrap, libc, tensors
 from lockstep.comm.large import LargeReductions
 from lockstep.comm.libc import SEMAPHORE_BYTES
@@ -20,6 +17,7 @@ from lockstep.comm.small import SmallCalls
 from lockstep.comm.sync import Deadline
 from lockstep.comm.work import DoneWork, OperationQueue, Work
 from lockstep.errors import BadInput, Mismatch, PeerLost
+from lockstep.torch_compat.process_group import PythonProcessGroup
 
 if TYPE_CHECKING:
     import mmap
@@ -44,74 +42,11 @@ def _init_semaphores(layout: SegmentLayout, memory: mmap.mmap) -> None:
             libc.init(channel + SEMAPHORE_BYTES, CELLS)
 
 
-class PythonProcessGroup(dist.ProcessGroup):
-    """A process group written in Python; torch's C++ and Python code ask for the same things under different names."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        super().__init__(rank, size)  # type: ignore[call-arg]
-        self._rank, self._size = rank, size
-        self._name, self._desc = "", "shm"
-
-    def rank(self) -> int:
-        """Return this process's rank in the group."""
-        return self._rank
-
-    def size(self) -> int:
-        """Return the number of ranks."""
-        return self._size
-
-    def name(self) -> str:
-        """Return the backend's name."""
-        return "shm"
-
-    def getRank(self) -> int:  # noqa: N802 - C++ calls it
-        """Return this process's rank in the group."""
-        return self._rank
-
-    def getSize(self) -> int:  # noqa: N802
-        """Return the number of ranks."""
-        return self._size
-
-    def getBackendName(self) -> str:  # noqa: N802
-        """Return the backend's name."""
-        return "shm"
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Take the name that torch gives the group."""
-        self._name = name
-
-    def getGroupName(self) -> str:  # noqa: N802
-        """Return the name that torch gave the group."""
-        return self._name
-
-    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
-        """Take the description that torch gives the group."""
-        self._desc = desc
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        """Return the description that torch gave the group."""
-        return self._desc
-
-    @property
-    def group_name(self) -> str:  # type: ignore[override]
-        """Return the name that torch gave the group."""
-        return self._name
-
-    @property
-    def group_desc(self) -> str:
-        """Return the description that torch gave the group."""
-        return self._desc
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
-
-
 class SegmentGroup(PythonProcessGroup):
     """The ranks of a group with their segment."""
 
     def __init__(self, member: bootstrap.Member, world_ranks: list[int]) -> None:
-        super().__init__(member.rank, member.size)
+        super().__init__(member.rank, member.size, "shm")
         self._seconds = member.timeout.total_seconds()
         self._broken: str | None = None
         self._left = False

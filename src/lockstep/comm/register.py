@@ -13,14 +13,12 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from lockstep.torch_compat import skip_flight_recorder
+from lockstep.torch_compat.startup import DISTRIBUTED, skip_flight_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-
-_TARGET = "torch.distributed.distributed_c10d"
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:
@@ -58,7 +56,7 @@ class _ImportHook(MetaPathFinder):
     """Acts once, when torch.distributed is imported."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != _TARGET:
+        if name != DISTRIBUTED:
             return None
         sys.meta_path.remove(self)
         spec = find_spec(name)
@@ -69,7 +67,7 @@ class _ImportHook(MetaPathFinder):
 
 def register() -> None:
     """Register `shm` now, or as soon as torch.distributed is imported."""
-    module = sys.modules.get(_TARGET)
+    module = sys.modules.get(DISTRIBUTED)
     if module is not None:
         _register(module)
     else:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllgatherOptions
 
 from lockstep.comm import bootstrap, rank_tree, small, sparse, tensors
 from lockstep.comm import collectives as run
@@ -16,6 +15,8 @@ from lockstep.comm.segment_layout import SMALL_BYTES
 from lockstep.comm.wire import OPS, Call, CollectiveKind
 from lockstep.comm.work import DoneWork
 from lockstep.errors import BadInput
+from lockstep.torch_compat.distributed import AllgatherOptions
+from lockstep.torch_compat.process_group import with_former_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ def _operator(op: Any) -> int:
     return code
 
 
+@with_former_names
 class ShmGroup(SegmentGroup):
     """A process group over shared memory; all its methods are those of torch.distributed.ProcessGroup."""
 
@@ -322,13 +324,6 @@ class ShmGroup(SegmentGroup):
         if timeout is not None:
             opts.timeout = timeout
         self.barrier(opts)
-
-    # The names that torch used until 2.12.
-    _allgather_base = all_gather_single  # type: ignore[assignment]
-    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
-    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
-    alltoall_base = all_to_all_single  # type: ignore[assignment]
 
 
 def create(options: Any, _: Any = None) -> ShmGroup:

@@ -40,7 +40,7 @@ def all_reduce(outboxes: Outboxes, tensor: Tensor, op: int, deadline: Deadline) 
             f"convert the tensor, e.g. with .to_dense()"
         )
     mine = tensor.detach().coalesce()
-    counts = [int(t) for t in _gather(outboxes, torch.tensor([mine._nnz()]), deadline)]
+    counts = [int(t) for t in _gather(outboxes, torch.tensor([mine.values().shape[0]]), deadline)]
     most = max(counts)
     indices, values = mine.indices().t(), mine.values()
     all_indices = _gather(outboxes, _padded(indices, most), deadline)

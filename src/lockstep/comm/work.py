@@ -20,10 +20,10 @@ from collections import deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
 from torch.futures import Future
 
 from lockstep.errors import PeerLost
+from lockstep.torch_compat.process_group import PythonWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ def _unnamed() -> str:
     return "an operation"
 
 
-class Work(dist.Work):
+class Work(PythonWork):
     """One operation that may still be under way."""
 
     def __init__(self, result: list[Tensor]) -> None:
@@ -126,9 +126,6 @@ class Work(dist.Work):
         """Note the sender of a received message."""
         self._source = rank
 
-    def _source_rank(self) -> int:
-        return self._source
-
     def source_rank(self) -> int:
         """Return the sender of a received message."""
         return self._source
@@ -143,7 +140,7 @@ class DoneWork(Work):
     _source = -1
 
     def __init__(self, result: list[Tensor]) -> None:
-        dist.Work.__init__(self)
+        PythonWork.__init__(self)
         self._result = result
 
     def hold(self, result: list[Tensor]) -> None:

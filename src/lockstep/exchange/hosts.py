@@ -26,7 +26,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.constants import default_pg_timeout
 
 from lockstep.comm import bootstrap
@@ -37,6 +36,7 @@ from lockstep.comm.identity import Identity
 from lockstep.comm.shm import ShmGroup
 from lockstep.exchange.base import Exchange
 from lockstep.lanes.tree import additions, merge_plan
+from lockstep.torch_compat.distributed import PrefixStore, default_store
 
 
 def ranks_by_host(group: Group, node: int) -> list[list[int]]:
@@ -67,7 +67,7 @@ def host_arena(group: Group, ranks: Sequence[int], nbytes: int) -> Arena:
     world_ranks = [group.ranks[rank] for rank in ranks]
     named = ", ".join(map(str, world_ranks))
     member = bootstrap.Member(
-        store=PrefixStore(f"lockstep/host/{named}", dist.distributed_c10d._get_default_store()),
+        store=PrefixStore(f"lockstep/host/{named}", default_store()),
         rank=list(ranks).index(group.rank),
         size=len(ranks),
         timeout=default_pg_timeout,

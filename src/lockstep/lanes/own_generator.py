@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.errors import BadInput
+from lockstep.torch_compat.tensors import TorchDispatchMode, argument_names
 
 
 class OwnGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -51,10 +51,10 @@ def _without_dropout(func: Any, args: tuple[Any, ...], given: Mapping[str, Any])
 
 @cache
 def _dropout_position(func: Any) -> int | None:
-    names = [argument.name for argument in func._schema.arguments]
+    names = argument_names(func)
     return names.index("dropout_p") if "dropout_p" in names else None
 
 
 @cache
 def _takes_generator(func: Any) -> bool:
-    return any(argument.name == "generator" for argument in func._schema.arguments)
+    return "generator" in argument_names(func)

@@ -27,14 +27,13 @@ from typing import TYPE_CHECKING, Protocol
 from lockstep.launch.base import Job, Launcher, Outcome, meeting_file, threads_for
 from lockstep.launch.parent_death import die_with_parent, die_with_starter
 from lockstep.registry import LauncherDescription
+from lockstep.torch_compat.startup import COMPILER
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
 PRELOADED = ["torch", "torch.distributed", "lockstep.cli", "lockstep.launch.worker", "lockstep.train.loop"]
 PRELOADED += ["lockstep.train.preflight", "lockstep.strategies.torch_ddp.strategy", "psutil"]
-COMPILER = "torch._dynamo"
-"""torch.optim imports it at its first use, which takes as long as torch itself: in each worker, if not here, once."""
 GRACE_SECONDS = 2.0
 LAUNCHER = LauncherDescription(
     name="spawn",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import BadInput
+from lockstep.torch_compat.tensors import foreach_copy_
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,7 +63,7 @@ class BucketBuffer:
         if fresh:
             views, gradients = zip(*fresh, strict=True)
             try:
-                torch._foreach_copy_(views, gradients)
+                foreach_copy_(views, gradients)
             except (RuntimeError, TypeError):
                 for position, parameter in enumerate(self._parameters):
                     if parameter.grad is None or parameter.grad.layout is not torch.strided:

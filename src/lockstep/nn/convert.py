@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
 
 from lockstep.errors import BadInput
+from lockstep.torch_compat.modules import BatchNorm, LazyNorm, children_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -24,14 +24,14 @@ def convert(model: nn.Module, group: ProcessGroup | None = None) -> nn.Module:
     from lockstep.nn.sync_batchnorm import SyncBatchNorm
 
     def replacement(name: str, layer: nn.Module) -> nn.Module | None:
-        if not isinstance(layer, _BatchNorm) or isinstance(layer, SyncBatchNorm):
+        if not isinstance(layer, BatchNorm) or isinstance(layer, SyncBatchNorm):
             return None
-        if isinstance(layer, _LazyNormBase):
+        if isinstance(layer, LazyNorm):
             raise BadInput(
                 f"{name or 'the model'} is a {type(layer).__name__} without a size: run one batch through the model "
                 "before converting it"
             )
-        if type(layer).forward not in (_BatchNorm.forward, nn.SyncBatchNorm.forward):
+        if type(layer).forward not in (BatchNorm.forward, nn.SyncBatchNorm.forward):
             raise BadInput(
                 f"{name or 'the model'} is a {type(layer).__name__} with its own forward, which SyncBatchNorm "
                 "would not run: replace this layer by hand"
@@ -94,7 +94,7 @@ def _replace(model: nn.Module, replacement: Callable[[str, nn.Module], nn.Module
         id(layer): new for name, layer in model.named_modules() if (new := replacement(name, layer)) is not None
     }
     for module in list(model.modules()):
-        for name, child in list(module._modules.items()):
+        for name, child in list(children_of(module).items()):
             if id(child) in replacements:
-                module._modules[name] = replacements[id(child)]
+                children_of(module)[name] = replacements[id(child)]
     return replacements.get(id(model), model)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from lockstep.errors import BadInput
@@ -32,6 +31,9 @@ from lockstep.nn.missing_gradients import MissingGradients
 from lockstep.nn.packed_tensors import PackedTensors, broadcast_once
 from lockstep.nn.reducer import Reducer
 from lockstep.nn.reduction import choose
+from lockstep.torch_compat.distributed import default_group
+from lockstep.torch_compat.modules import buffers_of, joins
+from lockstep.torch_compat.tensors import disable_dynamo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +103,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.require_backward_grad_sync = True
         self.require_forward_param_sync = True
         self.divide_by_initial_world_size = True
-        group = process_group or dist.distributed_c10d._get_default_group()
+        group = process_group or default_group()
         if group.size() > 1:
             check_same_model(module, f"{self.options}, init_sync={init_sync}", group, self.device)
         self._start(group)
@@ -115,7 +117,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._packed: PackedTensors | None = None
         self._wrapped = WrappedModel(module)
         self._buffer_places = [
-            (m._buffers, n) for m in module.modules() for n, b in m._buffers.items() if b is not None
+            (buffers_of(m), n) for m in module.modules() for n, b in buffers_of(m).items() if b is not None
         ]
         named = dict(module.named_parameters())
         like = parameter_specs(named)
@@ -144,11 +146,11 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._after_forward(output)
         return output
 
-    @_disable_dynamo
+    @disable_dynamo
     def _before_forward(self) -> None:
         self._reducer.check()
         self._wrapped.check()  # 1
-        joining = self._join_config.enable
+        joining = joins(self)
         if joining:
             self._notify_join()
         self._sync_buffers(joining=joining, active=True)  # 2
@@ -156,7 +158,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             reduced = torch.is_grad_enabled() and self.require_backward_grad_sync
             count_ranks(self.process_group, self.device, reduced)
 
-    @_disable_dynamo
+    @disable_dynamo
     def _after_forward(self, output: Any) -> None:
         reduced = torch.is_grad_enabled() and self.require_backward_grad_sync
         self.require_forward_param_sync = reduced
@@ -255,7 +257,7 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._start(dist.distributed_c10d._get_default_group())
+        self._start(default_group())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
         copied = type(self).__new__(type(self))

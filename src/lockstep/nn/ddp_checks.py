@@ -14,6 +14,7 @@ from lockstep.comm.broadcast import all_gather_text
 from lockstep.comm.group import Group
 from lockstep.errors import BadInput
 from lockstep.nn.buckets import ParameterSpec
+from lockstep.torch_compat.modules import children_of, parameters_of
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -73,9 +74,11 @@ class WrappedModel:
         self._parameters = list(self._named.values())
         self._as_wrapped = list(map(_facts, self._parameters))
         modules = list(module.modules())
-        self._tables = [m._parameters for m in modules]
-        self._children = [m._modules for m in modules]
-        self._places = [(m._parameters, name) for m in modules for name, p in m._parameters.items() if p is not None]
+        self._tables = [parameters_of(m) for m in modules]
+        self._children = [children_of(m) for m in modules]
+        self._places = [
+            (parameters_of(m), name) for m in modules for name, p in parameters_of(m).items() if p is not None
+        ]
         self._held = [table[name] for table, name in self._places]
         self._counts = self._count()
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from lockstep.comm.broadcast import all_gather_single
 from lockstep.errors import BadInput
+from lockstep.torch_compat.distributed import all_gather_single
 
 PRESENT, MISSING, NO_DATA = range(3)
 """What a rank says of a parameter: it has a gradient; it has none; the rank has no more data."""

@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lockstep.torch_compat.tensors import foreach_copy_, keep_versions
+
 ALIGN = 64
 CHUNK_BYTES = 32 << 20
 
@@ -36,12 +38,12 @@ class PackedTensors:
         mine = group.rank() == source
         with torch.no_grad():
             if mine:
-                torch._foreach_copy_(self._views, list(tensors))
+                foreach_copy_(self._views, list(tensors))
             dist.broadcast(self._bytes, group_src=source, group=group)
             if not mine:
                 # They may be changed even if they are saved for a backward that is still to come, as in torch's DDP.
-                with torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors)):
-                    torch._foreach_copy_(list(tensors), self._views)
+                with keep_versions(tensors):
+                    foreach_copy_(list(tensors), self._views)
 
 
 def broadcast_once(tensors: Sequence[Tensor], source: int, group: dist.ProcessGroup) -> None:

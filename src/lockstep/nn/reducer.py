@@ -24,6 +24,7 @@ import torch
 from lockstep.errors import BadInput
 from lockstep.nn.bucket_buffer import BucketBuffer
 from lockstep.nn.hooks import GradientHooks
+from lockstep.torch_compat.tensors import at_end_of_backward, version
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -157,12 +158,12 @@ class Reducer:
             self._allocate()
             self._mode[0] = BEGUN
             if not self._end_requested:
-                torch.autograd.Variable._execution_engine.queue_callback(self._end)
+                at_end_of_backward(self._end)
 
     def _request_end(self, _: Tensor) -> None:
         if not self._end_requested:
             self._end_requested = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_if_begun)
+            at_end_of_backward(self._end_if_begun)
 
     def _end_if_begun(self) -> None:
         """End a backward that computed gradients, even if no hook reported one."""
@@ -186,7 +187,7 @@ class Reducer:
         while self._next < count and not left[self._next]:
             buffer = self._bucket_buffers[self._next]
             self._reduction.begin(buffer.payload)  # 3
-            self._versions.append(buffer.flat._version)
+            self._versions.append(version(buffer.flat))
             self._next += 1
 
     # -- after backward
@@ -214,7 +215,7 @@ class Reducer:
         if not self._hooks.few:
             return
         for buffer, sent, bucket in zip(self._bucket_buffers, self._versions, self._buckets, strict=False):
-            if buffer.flat._version != sent or buffer.replaced():
+            if version(buffer.flat) != sent or buffer.replaced():
                 names = [self._specs[slot.index].name for slot in bucket.slots]
                 self._use_all_hooks()
                 self._reduction.forget()

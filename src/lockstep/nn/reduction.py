@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lockstep.comm.broadcast import all_gather_single
 from lockstep.comm.combine import Combiner
 from lockstep.comm.wire import AVERAGE
 from lockstep.nn.buckets import ALIGN
+from lockstep.torch_compat.distributed import all_gather_single
 
 AVERAGING = ("nccl", "shm")
 """Backends that compute the mean themselves."""

@@ -6,9 +6,9 @@ backward gathers too: the order in which an all-reduce adds is the backend's cho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torch._C._distributed_c10d import AllgatherOptions
+from lockstep.torch_compat.distributed import AllgatherOptions, group_all_gather
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,8 +23,7 @@ class RowGather:
         self.rank, self.size = group.rank(), group.size()
         self._options = AllgatherOptions()
         self._options.asyncOp = False
-        # The name changed after torch 2.12. The group's method avoids the checks of the public function.
-        self._gather: Any = getattr(group, "all_gather_single", None) or group._allgather_base
+        self._gather = group_all_gather(group)
 
     def gather(self, row: Tensor, whole: Tensor) -> None:
         """Gather all ranks' rows into `whole`, one after another."""

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch.autograd.graph import increment_version
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from lockstep.errors import BadInput
 from lockstep.nn import batchnorm_math as run
 from lockstep.nn.convert import convert, revert
 from lockstep.nn.row_gather import RowGather
 from lockstep.nn.workspace import EVALUATING, Lease, VectorViews, Workspace
+from lockstep.torch_compat.modules import BatchNorm, OwnBatchNorm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 WARN_AFTER_SECONDS = 30.0
 
 
-class SyncBatchNorm(_BatchNorm):
+class SyncBatchNorm(OwnBatchNorm):
     """BatchNorm1d, 2d and 3d over the samples of a whole process group, on the CPU and on accelerators.
 
     Parameters, buffers and state_dict are BatchNorm's. In evaluation mode, and in a group of one rank, it is BatchNorm.
@@ -60,7 +60,7 @@ class SyncBatchNorm(_BatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
         self.set_up(group)
 
-    def set_up(self, group: ProcessGroup | None, local: type[_BatchNorm] | None = None) -> None:
+    def set_up(self, group: ProcessGroup | None, local: type[BatchNorm] | None = None) -> None:
         """Set the attributes that a BatchNorm does not have; `local` is the class before the conversion."""
         self.group = group
         self.local = local
@@ -79,7 +79,7 @@ class SyncBatchNorm(_BatchNorm):
             if group is None or group.size() == 1:
                 return super().forward(input)
             rows = self._rows = RowGather(group)
-        self._check_input_dim(input)
+        self.check_input(input)
         if not self.training:
             if not self._agreed and torch.is_grad_enabled():
                 self._agree_on_evaluation(input, rows)
@@ -124,7 +124,8 @@ class SyncBatchNorm(_BatchNorm):
             for running, new in zip((mean, variance), space.scratch_[:2], strict=True):
                 running.mul_(1.0 - factor).add_(new.to(running.dtype))
 
-    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 - BatchNorm's name
+    def check_input(self, input: Tensor) -> None:  # noqa: A002 - BatchNorm's name
+        """Refuse an input without a dimension of this layer's channels."""
         if input.dim() < 2:
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
         if input.shape[1] != self.num_features:

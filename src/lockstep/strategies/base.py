@@ -16,6 +16,7 @@ from lockstep.errors import BadInput, NotFinite
 from lockstep.lanes.rng import seed_lane
 from lockstep.recipe import Loss, LossFunction, OptimizerFactory, ScheduleFactory
 from lockstep.state.holdings import Holding, plain_holdings
+from lockstep.torch_compat.tensors import foreach_mul_
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -212,4 +213,4 @@ def scale_gradients(model: nn.Module, factor: float) -> None:
     """Multiply every gradient in place, in one fused call."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     if gradients and factor != 1.0:
-        torch._foreach_mul_(gradients, factor)
+        foreach_mul_(gradients, factor)

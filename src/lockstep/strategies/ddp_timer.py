@@ -14,9 +14,10 @@ the most that can have been hidden. Waiting for a slower rank cannot be seen fro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lockstep.strategies.clock import NoClock
+from lockstep.torch_compat.modules import ddp_log
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -35,18 +36,14 @@ class DDPTimer:
         """Bytes of gradients in all buckets."""
         # On an accelerator the log is of events there, and the host's laps are of launches: nothing to divide.
         self._on_cpu = all(parameter.device.type == "cpu" for parameter in trained)
-        self._ddp, self._every_step = ddp, False
+        self._ddp, self._asked = ddp, False
 
     def book(self, clock: Clock) -> None:
         """Divide the last lap, a backward that reduced over the ranks."""
         if not self._on_cpu or isinstance(clock, NoClock):
             return
-        if not self._every_step:  # by default DDP logs the first ten steps, then one of a hundred
-            self._ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
-            self._every_step = True
-        assert self._ddp.logger is not None
-        self._ddp.logger.set_runtime_stats_and_log()
-        log: dict[str, Any] = self._ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        log = ddp_log(self._ddp, every_step=not self._asked)
+        self._asked = True
         clock.move_tail("exchange", log["backward_comm_time"] * NANO - log["backward_compute_comm_overlap_time"] * NANO)
         clock.hidden = log["backward_compute_comm_overlap_time"] * NANO
         clock.ready = log["backward_compute_time_end"] * NANO

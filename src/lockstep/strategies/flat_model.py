@@ -28,6 +28,7 @@ from lockstep.errors import BadInput
 from lockstep.lanes.flat_layout import Section, lay_out
 from lockstep.lanes.tree import Fold
 from lockstep.strategies.merging import Merger
+from lockstep.torch_compat.modules import buffers_of
 
 LARGE = 1 << 15
 """Elements from which on a gradient is large."""
@@ -205,7 +206,7 @@ class FlatBuffers:
     def __init__(self, model: nn.Module, workers: int) -> None:
         places: dict[int, tuple[nn.Module, str]] = {}
         for module in model.modules():
-            for name, buffer in module._buffers.items():
+            for name, buffer in buffers_of(module).items():
                 if buffer is not None:
                     places.setdefault(id(buffer), (module, name))
         self._places = list(places.values())
@@ -237,7 +238,7 @@ class FlatBuffers:
         """Take in what modules put in place of our views (a buffer may be assigned, not only changed)."""
         for index, view in self._views.items():
             module, name = self._places[index]
-            if module._buffers[name] is not view:
+            if buffers_of(module)[name] is not view:
                 view.copy_(_buffer(self._places[index]))
                 self._point(index)
 
@@ -265,7 +266,7 @@ class FlatBuffers:
 
     def _point(self, index: int) -> None:
         module, name = self._places[index]
-        module._buffers[name] = self._views[index]
+        buffers_of(module)[name] = self._views[index]
 
 
 def _without(section: Section, indices: set[int]) -> list[slice]:
@@ -279,9 +280,9 @@ def _without(section: Section, indices: set[int]) -> list[slice]:
 
 
 def _buffer(place: tuple[nn.Module, str]) -> Tensor:
-    found = place[0]._buffers[place[1]]
-    assert found is not None
-    return found
+    buffer = buffers_of(place[0])[place[1]]
+    assert buffer is not None
+    return buffer
 
 
 def _dtype(section: Section) -> torch.dtype:

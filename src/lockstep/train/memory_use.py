@@ -17,9 +17,9 @@ def now(device: str) -> int:
         import psutil
 
         return int(psutil.Process().memory_info().rss)
-    import torch
+    from lockstep.torch_compat.devices import memory_allocated
 
-    return int(torch.accelerator.memory_allocated())
+    return memory_allocated()
 
 
 def peak(device: str) -> tuple[int, str]:
@@ -30,6 +30,6 @@ def peak(device: str) -> tuple[int, str]:
         # Linux counts in KiB, macOS in bytes.
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "peak RSS"
-    import torch
+    from lockstep.torch_compat.devices import max_memory_allocated
 
-    return int(torch.accelerator.max_memory_allocated()), "peak allocated on the device"
+    return max_memory_allocated(), "peak allocated on the device"

@@ -16,7 +16,7 @@ from lockstep.world.place import Place, World
 from lockstep.world.resources import choose_device, choose_threads, usable_cpus
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from lockstep.torch_compat.distributed import Store
 
 JOIN_SECONDS = 300.0
 COLLECTIVE_SECONDS = 1800.0

@@ -1,10 +1,11 @@
 """How the ranks of a world find each other: one store, opened the way the launcher allows.
 
-rendezvous          who uses it                            what is opened
-file:///path        spawn, mpirun and by hand on one host  a file in a private folder, no port
-tcp://host:port     by hand                                that port, on that address alone
-env://              torchrun                               nothing: the agent's store is there already
-(none)              srun, mpirun typed by the user         a port derived from the job, on the head node
+rendezvous             who uses it                              what is opened
+file:///proc/PID/fd/N  spawn, and mpirun on one host            an anonymous file that the starter holds; no port
+file:///path           by hand, on one host                     that file; no port
+tcp://host:port        by hand, or MASTER_ADDR and MASTER_PORT  that port, on that address alone
+env://                 torchrun                                 nothing: the agent's store is there already
+(none)                 srun, and mpirun typed by the user       a port derived from the job, on rank 0's host
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 from lockstep.errors import BadInput, LockstepError
+from lockstep.torch_compat.distributed import FileStore, Store, TCPStore
 from lockstep.world.addresses import CANDIDATES, candidate_ports, family, resolve, split_address
 
 if TYPE_CHECKING:

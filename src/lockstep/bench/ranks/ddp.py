@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 import sys
@@ -12,7 +13,6 @@ from typing import Any
 
 import psutil
 import torch
-import torch._dynamo  # torch.optim imports it at the first step: it belongs to the baseline, not to a way
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -24,6 +24,7 @@ from lockstep.comm.group import Group
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.recipe import Recipe, load
 from lockstep.strategies.torch_ddp.strategy import best_settings
+from lockstep.torch_compat.startup import COMPILER
 from lockstep.train.malloc import keep_freed_memory
 from lockstep.train.result import gather
 
@@ -111,6 +112,7 @@ def main() -> None:
     """Measure, and print the slowest rank's seconds of every sample, or the memory of all ranks, on rank 0."""
     plan = json.loads(sys.argv[1])
     torch.set_num_threads(1)
+    importlib.import_module(COMPILER)  # torch.optim imports it at the first step: it belongs to the baseline
     if not plan.get("memory"):
         keep_freed_memory()  # as the trainer does by itself; else page faults decide which way is faster, by luck
     before = psutil.Process().memory_full_info().pss

@@ -1,6 +1,6 @@
-"""One rank of `lockstep bench syncbn`: every column of every shape, in turn; rank 0 prints what was found.
+"""One rank of `lockstep bench syncbn`: every column of every shape, in turn; rank 0 prints what was measured.
 
-python -m lockstep.bench.ranks.syncbn RANK RENDEZVOUS ORDER
+python -m lockstep.bench.ranks.syncbn '{"rank": 0, "workers": 2, "folder": ..., "shapes": ..., "runs": ..., ...}'
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-import lockstep  # noqa: F401 - registers the backend "shm", where there is one
+import lockstep  # noqa: F401 - registers the backend "shm"
 from lockstep.bench.ranks.syncbn_by_hand import ByHand
 from lockstep.nn import SyncBatchNorm
 from lockstep.nn.row_gather import RowGather
+from lockstep.torch_compat.distributed import ALL_GATHER_SINGLE
+from lockstep.torch_compat.profiler import most_memory
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -119,12 +121,7 @@ def _needs(step: Step) -> dict[str, int]:
         step()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
-    changes = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(changes, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return {"bytes": most, "collectives": len(sent), "sent": sum(sent)}
+    return {"bytes": most_memory(seen), "collectives": len(sent), "sent": sum(sent)}
 
 
 class _Counting:
@@ -132,7 +129,7 @@ class _Counting:
 
     def __init__(self, sent: list[int]) -> None:
         self.sent = sent
-        places: list[tuple[Any, str, int]] = [(dist, "all_gather_single", 1), (dist, "all_reduce", 0)]
+        places: list[tuple[Any, str, int]] = [(dist, ALL_GATHER_SINGLE, 1), (dist, "all_reduce", 0)]
         places.append((RowGather, "gather", 1))
         self.patched = [(owner, name, getattr(owner, name), position) for owner, name, position in places]
 

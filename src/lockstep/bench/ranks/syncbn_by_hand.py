@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from lockstep.torch_compat.distributed import ALL_GATHER_SINGLE
+from lockstep.torch_compat.modules import BatchNorm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +23,7 @@ class Gather(torch.autograd.Function):
         """Return the rows of all ranks, one below the other."""
         ctx.group = group
         rows = row.new_empty(group.size(), row.numel())
-        dist.all_gather_single(rows.view(-1), row.contiguous(), group)
+        getattr(dist, ALL_GATHER_SINGLE)(rows.view(-1), row.contiguous(), group)
         return rows
 
     @staticmethod
@@ -32,7 +34,7 @@ class Gather(torch.autograd.Function):
         return grad[ctx.group.rank()], None
 
 
-class ByHand(_BatchNorm):
+class ByHand(BatchNorm):
     """One all-gather of (count, mean, variance) forward, and what autograd makes of it backward."""
 
     def __init__(self, num_features: int, group: ProcessGroup) -> None:
@@ -68,6 +70,3 @@ class ByHand(_BatchNorm):
         self.num_batches_tracked.add_(1)
         self.running_mean.lerp_(mean, self.momentum)
         self.running_var.lerp_(variance * (total / (total - 1)), self.momentum)
-
-    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 - BatchNorm's name
-        pass

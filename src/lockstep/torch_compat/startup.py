@@ -1,14 +1,17 @@
-"""Everything of torch that is private or differs between versions: what it is for, and since when.
-
-Nothing here imports torch at the top: the command line must answer without it.
-"""
+"""What is needed of torch before it is imported; this module does not import it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+DISTRIBUTED: Final = "torch.distributed.distributed_c10d"
+"""The module that holds the table of backends: when it is loaded, a backend can be registered."""
+
+COMPILER: Final = "torch._dynamo"
+"""torch.optim imports it at its first use, which takes as long as torch itself; so a fork server imports it once."""
 
 
 def skip_flight_recorder(distributed_c10d: ModuleType, backend: str) -> None:

@@ -1,0 +1,22 @@
+"""Of accelerators: memory in use, which torch.accelerator tells since torch 2.9."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def _memory() -> Any:
+    """Return the module that tells of memory: before 2.9 the accelerator's own, such as torch.cuda."""
+    return torch.accelerator if hasattr(torch.accelerator, "memory_allocated") else torch.get_device_module()
+
+
+def memory_allocated() -> int:
+    """Return the bytes in use on the current device."""
+    return int(_memory().memory_allocated())
+
+
+def max_memory_allocated() -> int:
+    """Return the most bytes that were in use at once on the current device."""
+    return int(_memory().max_memory_allocated())
