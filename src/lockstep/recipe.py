@@ -46,7 +46,7 @@ class Recipe:
     model: Callable[[], nn.Module]
     """Makes the model; called after the seed is set."""
     data: Any
-    """A dataset with `__len__` and `__getitem__`, or a function that makes one."""
+    """A dataset with `__len__` and `__getitem__`, or what makes one when it is called: a function or a class."""
     loss: LossFunction
     """`loss(model, batch)`: a mean over the batch, or `Loss(total, weight)`."""
     optimizer: OptimizerFactory
@@ -216,7 +216,7 @@ def _trace(error: Exception, path: Path) -> str:
 
 def _dataset(source: Any, field: str) -> Any:
     made = source
-    if callable(source) and not hasattr(source, "__getitem__"):
+    if isinstance(source, type) or (callable(source) and not hasattr(source, "__getitem__")):
         try:
             made = source()
         except BadInput:
@@ -230,7 +230,7 @@ def _dataset(source: Any, field: str) -> Any:
     if not loader and (not isinstance(made, Sized) or not hasattr(made, "__getitem__")):
         raise BadInput(
             f"Recipe({field}=...) gave {_kind(made)}: a dataset with __len__ and __getitem__ is needed, or a "
-            "function that returns one"
+            "function or class that makes one"
         )
     return made
 

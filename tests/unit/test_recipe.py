@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from torch import nn
 from torch.optim import SGD
+from torch.utils.data import Dataset
 
 from lockstep import Recipe
 from lockstep.errors import BadInput
@@ -110,6 +112,42 @@ def test_wrong_fields(changes: dict[str, object], words: str) -> None:
 def test_data_that_is_none(data: object) -> None:
     with pytest.raises(BadInput, match="dataset with __len__ and __getitem__"):
         plain(data=data).dataset()
+
+
+class Squares(Dataset[int]):
+    """A dataset whose class can be handed over: it needs no argument."""
+
+    def __init__(self, samples: int = 5) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+
+class Called(Squares):
+    """A dataset that can be called for some other reason."""
+
+    def __call__(self) -> None:
+        raise AssertionError("a dataset is there already")
+
+
+@pytest.mark.parametrize("data", [Squares, lambda: Squares(), partial(Squares, 5), Squares(), Called()])
+def test_whatever_makes_the_data_is_called(data: object) -> None:
+    dataset = plain(data=data, eval_data=data).dataset()
+    assert [dataset[index] for index in range(len(dataset))] == [0, 1, 4, 9, 16]
+    assert len(plain(data=[1], eval_data=data).eval_dataset()) == 5
+
+
+def test_a_class_that_cannot_be_called_without_arguments_is_told() -> None:
+    class Needs(Squares):
+        def __init__(self, folder: str) -> None:
+            super().__init__(len(folder))
+
+    with pytest.raises(BadInput, match=r"raised while it made the data:[\s\S]*missing 1 required .* 'folder'"):
+        plain(data=Needs).dataset()
 
 
 def test_data_that_raises() -> None:
