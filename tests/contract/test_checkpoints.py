@@ -64,9 +64,9 @@ def test_single_then_processes_then_threads(name: str, group: tuple[Ranks, list[
     go_on(one, 3)
     one.save(files[0])
     begun = one.digest()
-    found = ranks.run(through, name, ranks.backend, hosts, files)
-    middle = found[0][1]
-    assert set(found) == {(begun, middle, reference(name))}
+    digests = ranks.run(through, name, ranks.backend, hosts, files)
+    middle = digests[0][1]
+    assert set(digests) == {(begun, middle, reference(name))}
     two = make(name, "dp", World.alone(threads=1), 3)
     two.load(files[1])
     assert (two.digest(), two.steps, two.epoch, two.epoch_step) == (middle, 5, 1, 1)
@@ -111,9 +111,9 @@ def test_the_stock_strategy(name: str, tmp_path: Path, pair: Ranks) -> None:
     one = make(name, "single", World.alone(threads=1), 1)
     go_on(one, 3)
     one.save(files[0])
-    found = pair.run(stock, name, pair.backend, files)
-    assert {first for first, _, _ in found} == {one.digest()}
-    _, whole, again = found[0]
+    digests = pair.run(stock, name, pair.backend, files)
+    assert {first for first, _, _ in digests} == {one.digest()}
+    _, whole, again = digests[0]
     assert whole == again
     back = make(name, "single", World.alone(threads=1), 1)
     back.load(files[1])

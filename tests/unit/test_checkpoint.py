@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lockstep import Trainer, World
 from lockstep.errors import BadInput
 from lockstep.train import checkpoint
 from lockstep.train.spec import versions
+from tests.unit.tensor_files import with_content
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +96,67 @@ def test_refused(other: dict[str, Any], words: str, tmp_path: Path) -> None:
         two.load(tmp_path / "one.safetensors")
     assert str(tmp_path / "one.safetensors") in str(refused.value)
     assert (two.digest(), two.steps) == (before, 0)
+
+
+def damaged_copies(good: bytes, seed: int, count: int) -> Iterator[bytes]:
+    """Yield copies with one byte of any value in any place, some of which make no difference."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        place = draw.randrange(len(good))
+        yield good[:place] + bytes([draw.randrange(256)]) + good[place + 1 :]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_damaged_file_is_refused_whole(tmp_path: Path, seed: int) -> None:
+    """Cut or changed anywhere: it is refused and nothing is taken over, or it is what it was."""
+    one, path = train(trainer(optimizer=partial(optim.AdamW, lr=0.1)), 3), tmp_path / "one.safetensors"
+    one.save(path)
+    good, right = path.read_bytes(), one.digest()
+    cut = (good[:length] for length in random.Random(seed).sample(range(len(good)), 40))
+    two = trainer(optimizer=partial(optim.AdamW, lr=0.1))
+    before = two.digest()
+    refused = 0
+    for data in (*damaged_copies(good, seed, 150), *cut):
+        path.write_bytes(data)
+        if data == good:
+            continue
+        with pytest.raises(BadInput) as refusal:
+            two.load(path)
+        assert "\n" not in str(refusal.value)
+        assert (two.digest(), two.steps) == (before, 0)
+        refused += 1
+    assert refused > 150
+    path.write_bytes(good)
+    two.load(path)
+    assert (two.digest(), two.steps) == (right, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"groups": 3},
+        {"groups": [{}]},
+        {"groups": [{"parameters": "0.weight", "values": {"dict": []}}]},
+        {"groups": [{"parameters": [], "values": [1]}]},
+        {"plain": None},
+        {"plain": {"elsewhere": {"dict": []}}},
+        {"plain": {"0.weight": 3}},
+        {"optimizer": {}},
+        {"schedule": "StepLR"},
+        {"schedule_state": {"dict": []}},
+    ],
+)
+def test_settings_of_another_form(change: dict[str, Any], tmp_path: Path) -> None:
+    """The hash is right: somebody wrote this on purpose, or another version did."""
+    path = tmp_path / "one.safetensors"
+    train(trainer(), 3).save(path)
+    forge = with_content(lambda content: {**content, "settings": {**content["settings"], **change}})
+    path.write_bytes(forge(path.read_bytes()))
+    two = trainer()
+    before = two.digest()
+    with pytest.raises(BadInput, match=r"one\.safetensors has settings of the optimizer that cannot be read"):
+        two.load(path)
+    assert two.digest() == before
 
 
 def test_groups_with_other_parameters(tmp_path: Path) -> None:

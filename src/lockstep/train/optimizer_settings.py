@@ -36,6 +36,8 @@ def settings_of(tuned: Tuned) -> dict[str, Any]:
 def check_settings(saved: dict[str, Any], tuned: Tuned, where: str) -> None:
     """Refuse another optimizer, other groups or another schedule; nothing is changed yet."""
     here = settings_of(tuned)
+    if not _well_formed(saved, tuned):
+        raise BadInput(f"{where} has settings of the optimizer that cannot be read: it was written by another version")
     for name in ("optimizer", "schedule"):
         if saved[name] != here[name]:
             raise BadInput(f"{where} has the {name} {saved[name]}, and here it is {here[name]}: use the same")
@@ -70,13 +72,33 @@ def apply_settings(saved: dict[str, Any], tuned: Tuned) -> None:
 
 
 def _plain(tuned: Tuned) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    plain: dict[str, dict[str, Any]] = {}
     for name, parameter in tuned.whole.items():
         held = tuned.optimizer.state.get(parameter, {})
         values = {key: value for key, value in held.items() if not isinstance(value, Tensor)}
         if values:
-            found[name] = values
-    return found
+            plain[name] = values
+    return plain
+
+
+def _well_formed(saved: Any, tuned: Tuned) -> bool:
+    """Say whether settings have the form that `settings_of` gives them, so that they can be taken over to the end."""
+    try:
+        groups, plain = saved["groups"], saved["plain"]
+        values = [decode(group["values"]) for group in groups] + [decode(one) for one in plain.values()]
+        members = [group["parameters"] for group in groups]
+        state = decode(saved["schedule_state"])
+        names = (saved["optimizer"], saved["schedule"] or "")
+    except (KeyError, TypeError, AttributeError):
+        return False
+    known = {name for group in tuned.members for name in group}
+    return (
+        all(isinstance(one, dict) for one in values)
+        and all(isinstance(group, list) and all(isinstance(name, str) for name in group) for group in members)
+        and all(isinstance(name, str) for name in names)
+        and isinstance(state, dict) == (saved["schedule"] is not None)
+        and set(plain) <= known
+    )
 
 
 def _same_keys(theirs: dict[str, Any], ours: dict[str, Any], where: str) -> None:

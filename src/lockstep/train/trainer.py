@@ -202,11 +202,11 @@ class Trainer:
 
     def resume(self, open_file: Callable[[], Saved], arithmetic: Arithmetic) -> list[str]:
         """Take over what rank 0 opens; return what may make other bits than an unbroken run's."""
-        header, found = load(self, open_file, arithmetic)
+        header, differences = load(self, open_file, arithmetic)
         self.steps = self._next_step = header.step
         self.epoch, self.epoch_step = header.epoch, header.epoch_step
         self._global_batch, self._loaded = header.arithmetic.global_batch, True
-        return found
+        return differences
 
     def arithmetic(self, recipe: str = "") -> Arithmetic:
         """Return what the bits depend on, beside the code and the data."""
