@@ -87,3 +87,23 @@ def test_a_disk_that_is_full_already(
     assert done.code == 2, done.text
     assert "No space left on device" in done.err
     assert not out.exists()
+
+
+def test_the_disk_fills_up_with_the_final_weights(small_disk: Path) -> None:
+    """Every rank hears of it, and no draft stays."""
+    out = small_disk / "out"
+    spec = RunSpec(
+        recipe=f"{RECIPES / 'resumed.py'}:large",
+        strategy="ddp",
+        workers=2,
+        launcher="spawn",
+        threads=1,
+        steps=2,
+        progress=False,
+    )
+    subprocess.run(["mount", "-o", "remount,size=100k", str(small_disk)], check=True)
+    with pytest.raises(RunFailed, match=r"cannot write .*final\.safetensors: No space left on device") as failed:
+        start_run(spec, out)
+    assert "What was written before is whole; make room" in str(failed.value)
+    assert not list(out.glob(".*"))
+    assert not list(out.glob("*.safetensors"))
