@@ -1,4 +1,4 @@
-"""Of torch.nn: the tables of a module, the base of BatchNorm, and DDP's log."""
+"""Of torch.nn: the tables of a module, what `torch.compile` makes of it, the base of BatchNorm, and DDP's log."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ __all__ = [
     "buffers_of",
     "children_of",
     "ddp_log",
+    "is_compiled",
     "joins",
     "parameters_of",
+    "uncompiled_name",
 ]
 # BatchNorm: what BatchNorm1d, 2d, 3d and SyncBatchNorm derive from. torch DDP refuses nn.SyncBatchNorm on the CPU.
 # LazyNorm: a layer that does not know its size before the first batch.
@@ -49,6 +51,16 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
 def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
     """Return the table of a module's own children; a name may hold None, which `named_children` leaves out."""
     return module._modules
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Say whether `torch.compile` wrapped a model or a part of it; known by name, importing the class takes seconds."""
+    return any(type(module).__name__ == "OptimizedModule" for module in model.modules())
+
+
+def uncompiled_name(name: str) -> str:
+    """Return the name that a parameter or buffer inside `torch.compile` has without it."""
+    return name.replace("_orig_mod.", "")
 
 
 def joins(module: Joinable) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.state.holdings import model_holdings, model_only
 from lockstep.state.table import agree, dtype_name
+from lockstep.torch_compat.modules import is_compiled, uncompiled_name
 from lockstep.train.streamed_file import rows, write_streamed
 from lockstep.train.tensor_format import place_tensors
 from lockstep.train.weights import NAME, WeightsDraft
@@ -27,9 +28,9 @@ def weight_names(model: nn.Module) -> dict[str, str]:
     """
     states = {id(parameter): f"parameter/{name}" for name, parameter in model.named_parameters()}
     states |= {id(buffer): f"buffer/{name}" for name, buffer in model.named_buffers()}
-    compiled = any(type(module).__name__ == "OptimizedModule" for module in model.modules())
+    compiled = is_compiled(model)
     return {
-        name.replace("_orig_mod.", "") if compiled else name: states[id(tensor)]
+        uncompiled_name(name) if compiled else name: states[id(tensor)]
         for name, tensor in model.state_dict(keep_vars=True).items()
         if id(tensor) in states
     }
