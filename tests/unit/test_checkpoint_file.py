@@ -82,6 +82,7 @@ class Bomb:
             "it holds the weights of a run, without the opt",
         ),
         (with_content(lambda content: {**content, "kind": "recipe"}), "it says that it is 'recipe'"),
+        (with_content(lambda content: {**content, "kind": ["weights"]}), "it says that it is ['weights']"),
         (with_content(lambda content: {**content, "schema": 3}), "has schema 3, and this version of Lockstep reads 2"),
         (row("a", "dtype", "object"), "no tensor is like"),
         (row("a", "shape", [-3, 5]), "no tensor is like"),

@@ -198,7 +198,8 @@ class TensorFile:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise Damaged(f"{self.path} has a header that cannot be read: {error}") from error
         if kind != self._kind:
-            raise Damaged(f"{self.path} is not a {self._kind} file: {KINDS.get(kind, f'it says that it is {kind!r}')}")
+            instead = KINDS.get(str(kind), f"it says that it is {kind!r:.40}")
+            raise Damaged(f"{self.path} is not a {self._kind} file: {instead}")
         if schema != SCHEMA:
             raise BadInput(
                 f"{self.path} has schema {schema!r}, and this version of Lockstep reads {SCHEMA}: "
