@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -18,15 +18,14 @@ from lockstep.cli_bench import bench
 from lockstep.cli_compare import compare
 from lockstep.cli_export import export
 from lockstep.cli_options import (
-    STRATEGIES,
+    Given,
     Json,
     Launcher,
-    LauncherFound,
     ListingCommand,
     Out,
-    RecipeOptions,
     Threads,
-    with_recipe_options,
+    stem,
+    with_settings,
 )
 from lockstep.cli_report import report
 from lockstep.errors import BadInput, LockstepError
@@ -66,25 +65,14 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 @app.command(cls=ListingCommand)
-@with_recipe_options
+@with_settings
 def run(
-    asked: RecipeOptions,
-    context: typer.Context,
-    strategy: Annotated[str | None, typer.Option(help=f"{STRATEGIES}.", show_default="by workers")] = None,
-    workers: Annotated[int | None, typer.Option(help="How many workers.", show_default="1")] = None,
-    launcher: LauncherFound = None,
-    backend: Annotated[str | None, typer.Option(help="torch.distributed backend.")] = None,
-    inexact: Annotated[
-        bool, typer.Option("--inexact", help="A running sum per worker; the bits then depend on their number.")
-    ] = False,
+    given: Given,
     nodes: Nodes = None,
     launcher_args: LauncherArgs = "",
     rank: Annotated[int | None, typer.Option(help="By hand: which rank this terminal is.")] = None,
     rendezvous: Annotated[
         str | None, typer.Option(help="By hand: host:port of rank 0, or file:///path on one host.")
-    ] = None,
-    checkpoint_every: Annotated[
-        int | None, typer.Option(help="Write a checkpoint after every so many steps, and after the last.")
     ] = None,
     resume: Annotated[
         Path | None,
@@ -95,35 +83,15 @@ def run(
 ) -> None:
     """Train a recipe one way, under any launcher."""
     from lockstep.launch.start import Reach, start_run
-    from lockstep.registry import BASELINE, DEFAULT
     from lockstep.strategies import check_exact
-    from lockstep.world.detect import detect
 
-    place: Place | None = None
-    if rank is not None:
-        place = _by_hand(rank, workers, rendezvous, launcher)
-    elif rendezvous is not None:
-        raise BadInput("--rendezvous is for ranks started by hand: give --rank and --workers with it")
-    elif launcher is None:
-        found = detect(os.environ)
-        place = found if found.launcher != "inline" else None
-    _check_own_launch(strategy, launcher or (place.launcher if place else None), nodes)
-    count = place.size if place else (1 if workers is None else workers)
-    if place and workers not in (None, place.size):
-        raise BadInput(f"--workers {workers}, but {place.launcher} started {place.size}: leave --workers out")
-    spec = asked.spec(
-        strategy=strategy or (BASELINE if count == 1 else DEFAULT),
-        workers=count,
-        launcher=place.launcher if place else launcher or ("inline" if count == 1 else "spawn"),
-        backend=backend,
-        exact=not inexact,
-        checkpoint_every=checkpoint_every,
-        progress=not json,
-    )
-    if resume is not None:
-        spec, out = _resumed(context, spec, place), resume.absolute()
+    place = _place(given, rank, rendezvous)
+    given = {**given, "progress": not json, **({"workers": place.size, "launcher": place.launcher} if place else {})}
+    _check_own_launch(given, nodes)
+    spec = _new_spec(given) if resume is None else _resumed_spec(given, resume, out)
     check_exact(spec.strategy, spec.exact)
-    folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{asked.stem}-{spec.strategy}"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{stem(spec.recipe)}-{spec.strategy}"
+    folder = resume.absolute() if resume is not None else out or Path("runs") / name
     if place is not None:
         _as_rank(spec, place, folder, json)
     made = start_run(spec, folder, Reach(nodes=nodes, extra=tuple(shlex.split(launcher_args))))
@@ -188,26 +156,49 @@ def _terminated(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)  # so that what was started is ended on the way out
 
 
-def _check_own_launch(strategy: str | None, launcher: str | None, nodes: int | None) -> None:
+def _place(given: Given, rank: int | None, rendezvous: str | None) -> Place | None:
+    """Return the place that somebody else gave this process; None: the workers are ours to start."""
+    from lockstep.world.detect import detect
+
+    workers, launcher = given.get("workers"), given.get("launcher")
+    if rank is not None:
+        return _by_hand(rank, workers, rendezvous, launcher)
+    if rendezvous is not None:
+        raise BadInput("--rendezvous is for ranks started by hand: give --rank and --workers with it")
+    place = detect(os.environ) if launcher is None else None
+    if place is None or place.launcher == "inline":
+        return None
+    if workers not in (None, place.size):
+        raise BadInput(f"--workers {workers}, but {place.launcher} started {place.size}: leave --workers out")
+    return place
+
+
+def _check_own_launch(given: Given, nodes: int | None) -> None:
     from lockstep.registry import PEERS
 
+    strategy, launcher = given.get("strategy"), given.get("launcher")
     if strategy in PEERS and (launcher is not None or nodes is not None):
         why = f"launcher {launcher}" if launcher is not None else "--nodes"
         raise BadInput(f"strategy {strategy} starts its own ranks on this host: {why} cannot be used with it")
 
 
-def _resumed(context: typer.Context, spec: RunSpec, place: Place | None) -> RunSpec:
-    """Return the order to go on with: as the folder says, but for what was typed, or what the launcher says."""
+def _new_spec(given: Given) -> RunSpec:
+    """Return the spec of a new run: what was typed, and what follows from the number of workers."""
+    from lockstep.registry import BASELINE, DEFAULT
+    from lockstep.train.spec import DEFAULT_RECIPE, RunSpec
+
+    alone = given.get("workers", 1) == 1
+    strategy, launcher = (BASELINE, "inline") if alone else (DEFAULT, "spawn")
+    return RunSpec(**{"recipe": DEFAULT_RECIPE, "strategy": strategy, "launcher": launcher, **given})
+
+
+def _resumed_spec(given: Given, folder: Path, out: Path | None) -> RunSpec:
+    """Return the spec to go on with: as the folder says, but for what was typed, or what the launcher says."""
     from lockstep.train.resume import read_standing, resumed_spec
 
-    folder = context.params["resume"]
-    typed = {name for name in context.params if str(context.get_parameter_source(name)) != "ParameterSource.DEFAULT"}
-    if "out" in typed:
+    if out is not None:
         raise BadInput(f"--resume {folder} goes on in that folder: leave --out out")
-    given = {{"no_measure": "measure", "inexact": "exact"}.get(name, name) for name in typed} | {"progress"}
-    given |= {"workers", "launcher"} if place else set()
-    fields = {name: value for name, value in asdict(spec).items() if name in given - {"resume"}}
-    return resumed_spec(read_standing(folder.absolute()), fields)
+    return resumed_spec(read_standing(folder.absolute()), given)
 
 
 def _by_hand(rank: int, workers: int | None, rendezvous: str | None, launcher: str | None) -> Place:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lockstep.cli_options import PEERS, STRATEGIES, Json, Launcher, Out, RecipeOptions, with_recipe_options
+from lockstep.cli_options import PEERS, STRATEGIES, Given, Json, Launcher, Out, stem, with_settings
 from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ GOES_ON = {"resume", "repeats", "time_limit", "per_rank", "tensorboard", "json"}
 """What may be said again when a comparison is resumed; everything else stands in its plan."""
 
 
-@with_recipe_options
+@with_settings
 def compare(
-    asked: RecipeOptions,
+    given: Given,
     context: typer.Context,
     strategies: Annotated[
         str | None, typer.Option(help=f"Which, separated by commas: {STRATEGIES}.", show_default="all but the peers")
@@ -66,8 +66,9 @@ def compare(
         folder, plan = resume, _resumed(context, resume, repeats, time_limit)
     else:
         names = _strategies(strategies, peers)
-        plan = _new_plan(asked, names, _workers(workers), launcher, repeats, time_limit)
-        folder = create_folder(out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{asked.stem}")
+        plan = _new_plan({**given, "launcher": launcher}, names, _workers(workers), repeats, time_limit)
+        name = stem(plan.ways[0].spec.recipe)
+        folder = create_folder(out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{name}")
         write_plan(folder, plan)
     ran = run_all(plan, folder, Display(len(plan.ways) * plan.repeats, plan.repeats))
     _show(plan, ran, folder, json=json, per_rank=per_rank, tensorboard=tensorboard)
@@ -79,28 +80,18 @@ def compare(
 
 
 def _new_plan(
-    asked: RecipeOptions,
-    names: list[str],
-    workers: list[int],
-    launcher: str,
-    repeats: int | None,
-    time_limit: float | None,
+    given: Given, names: list[str], workers: list[int], repeats: int | None, time_limit: float | None
 ) -> ComparisonPlan:
     from lockstep.comparison.plan import ComparisonPlan, ways
     from lockstep.report.wording import trained
-    from lockstep.train.spec import source_of
+    from lockstep.train.spec import DEFAULT_RECIPE, RunSpec, source_of
     from lockstep.world.resources import usable_cpus
 
-    short = asked.steps is None and asked.epochs is None
-    spec = asked.spec(
-        workers=max(workers),
-        launcher=launcher,
-        lanes=max(workers) if asked.lanes is None else asked.lanes,
-        most_steps=STEPS if short else None,
-        progress=False,
-    )
+    short = "steps" not in given and "epochs" not in given
+    decided = {"recipe": DEFAULT_RECIPE, "lanes": max(workers), "most_steps": STEPS if short else None}
+    spec = RunSpec(**{**decided, "workers": max(workers), "progress": False, **given})
     return ComparisonPlan(
-        title=trained(asked.stem, spec.lanes or 0),
+        title=trained(stem(spec.recipe), spec.lanes or 0),
         command=shlex.join(["lockstep", *sys.argv[1:]]),
         ways=ways(spec, names, workers, usable_cpus()),
         repeats=repeats or REPEATS,
@@ -112,8 +103,8 @@ def _new_plan(
 def _resumed(context: typer.Context, folder: Path, repeats: int | None, time_limit: float | None) -> ComparisonPlan:
     from lockstep.comparison.plan import read_plan, write_plan
 
-    given = [name for name in context.params if str(context.get_parameter_source(name)) != "ParameterSource.DEFAULT"]
-    extra = [name.replace("_", "-") for name in given if name not in GOES_ON]
+    typed = [name for name in context.params if str(context.get_parameter_source(name)) != "ParameterSource.DEFAULT"]
+    extra = [name.replace("_", "-") for name in typed if name not in GOES_ON]
     if extra:
         raise BadInput(f"--resume takes everything from {folder}: leave out {', '.join(extra)}")
     plan = read_plan(folder)
@@ -135,12 +126,12 @@ def _strategies(text: str | None, peers: bool) -> list[str]:
 
 def _workers(text: str) -> list[int]:
     try:
-        found = [int(part) for part in text.split(",")]
+        counts = [int(part) for part in text.split(",")]
     except ValueError:
         raise BadInput(f"--workers {text}: numbers separated by commas are needed, e.g. 2 or 1,2,4") from None
-    if min(found) < 1:
+    if min(counts) < 1:
         raise BadInput(f"--workers {text}: at least 1 is needed")
-    return sorted(set(found))
+    return sorted(set(counts))
 
 
 def _show(plan: ComparisonPlan, ran: Ran, folder: Path, *, json: bool, per_rank: bool, tensorboard: bool) -> Comparison:

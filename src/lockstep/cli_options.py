@@ -5,29 +5,17 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import fields
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from lockstep.recipe import BUILT_IN
-
-if TYPE_CHECKING:
-    from lockstep.train.spec import RunSpec
-
-
-class Device(StrEnum):
-    """What to compute on."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    xpu = "xpu"
-    mps = "mps"
-
+from lockstep.settings import Option
+from lockstep.train.spec import DEFAULT_RECIPE, RunSpec
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads per worker.", show_default="CPUs // workers")]
@@ -35,8 +23,6 @@ Out = Annotated[Path | None, typer.Option(help="Folder to make for the results."
 LAUNCHERS, STRATEGIES, PEERS = "{launchers}", "{strategies}", "{peers}"
 """In a help text: the names in a registry, put in by `ListingCommand`."""
 Launcher = Annotated[str, typer.Option(help=f"{LAUNCHERS}.")]
-LauncherFound = Annotated[str | None, typer.Option(help=f"{LAUNCHERS}.", show_default="who started this, or spawn")]
-"""Of a command that may itself have been started by a launcher."""
 
 
 class ListingCommand(TyperCommand):
@@ -63,75 +49,75 @@ def listed(names: Sequence[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecipeOptions:
-    """What is trained, however many ways: the options that every command that trains has."""
-
-    recipe: Annotated[str, typer.Argument(help=f"file.py, file.py:function, {listed(BUILT_IN)}.")] = "cifar100"
-    lanes: Annotated[
-        int | None, typer.Option(help="Fixed slices of the global batch; more lanes than workers is accumulation.")
-    ] = None
-    threads: Threads = None
-    steps: Annotated[int | None, typer.Option(help="Stop after so many steps.")] = None
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.", show_default="the recipe's")] = None
-    global_batch: Annotated[int | None, typer.Option(help="Samples per step over all workers.")] = None
-    seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout.")] = None
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Data for the recipe, e.g. the CIFAR-100 archive.", show_default="made up in memory"),
-    ] = None
-    device: Annotated[Device, typer.Option(help="What to compute on.")] = Device.auto
-    sync_batchnorm: Annotated[
-        bool, typer.Option("--sync-batchnorm", help="BatchNorm over all workers; results then depend on their number.")
-    ] = False
-    no_measure: Annotated[
-        bool, typer.Option("--no-measure", help="Note only time and loss: no parts, no fingerprints.")
-    ] = False
-
-    @property
-    def stem(self) -> str:
-        """The recipe's name, for folders and titles."""
-        return Path(self.recipe.partition(":")[0]).stem
-
-    def spec(self, **fields: Any) -> RunSpec:
-        """Return the order of a run; `fields` are what the command decides."""
-        from lockstep.train.spec import RunSpec
-
-        asked = {
-            "recipe": _reference(self.recipe),
-            "lanes": self.lanes,
-            "threads": self.threads,
-            "steps": self.steps,
-            "epochs": self.epochs,
-            "global_batch": self.global_batch,
-            "seed": self.seed,
-            "data": str(self.data.absolute()) if self.data else None,
-            "device": self.device.value,
-            "sync_batchnorm": self.sync_batchnorm,
-            "measure": not self.no_measure,
-        }
-        return RunSpec(**{**asked, **fields})
+Given = dict[str, Any]
+"""The fields of RunSpec that were typed, by name; what is not in it is left to the command, recipe or machine."""
 
 
-def with_recipe_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the fields of RecipeOptions as options of its own; it gets them as its first argument."""
-    shared = inspect.signature(RecipeOptions, eval_str=True).parameters
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the fields of RunSpec as options of its own; it gets those that were typed as its first argument.
+
+    A parameter of the command itself takes the place of the field of that name.
+    """
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    taken = {parameter.name for parameter in own}
+    shared = [one for one in setting_parameters(RunSpec, command.__name__) if one.name not in taken]
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
-        asked = RecipeOptions(**{name: values.pop(name) for name in shared})
-        command(asked, **values)
+        given = {one.name: values.pop(one.name) for one in shared}
+        command({name: _plain(name, value) for name, value in given.items() if value is not None}, **values)
 
     # typer reads a command's options off its signature and annotations
-    every = [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in [*shared.values(), *own])]
+    every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in [*shared, *own]]
     call.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     call.__annotations__ = {one.name: one.annotation for one in every}
     del call.__wrapped__
     return call
 
 
-def _reference(recipe: str) -> str:
-    """Make a recipe file's path absolute: ranks may start in another folder."""
-    path, colon, function = recipe.partition(":")
-    return f"{Path(path).absolute()}{colon}{function}" if path.endswith(".py") or "/" in path else recipe
+def setting_parameters(spec: type[RunSpec], command: str) -> list[inspect.Parameter]:
+    """Return the parameters of a command that are fields of a spec: the recipe, and what has an `Option`."""
+    hints = get_type_hints(spec, include_extras=True)
+    parameters = [_parameter("recipe", str, _RECIPE)]
+    for field in fields(spec):
+        option = next((one for one in getattr(hints[field.name], "__metadata__", ()) if isinstance(one, Option)), None)
+        if option is not None and option.only in ("", command):
+            kind = option.reads or hints[field.name].__origin__
+            parameters.append(_parameter(field.name, kind, _as_typer(field.name, kind, option, field.default)))
+    return parameters
+
+
+_RECIPE = typer.Argument(help=f"file.py, file.py:function, {listed(BUILT_IN)}.", show_default=DEFAULT_RECIPE)
+
+
+_DEFAULTS = {field.name: field.default for field in fields(RunSpec)}
+
+
+def _parameter(name: str, kind: Any, asked: Any) -> inspect.Parameter:
+    """Return a parameter that is None where it is not typed."""
+    annotation = Annotated[kind | None, asked]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _as_typer(name: str, kind: Any, option: Option, default: Any) -> Any:
+    if kind is bool:
+        return typer.Option(option.off or f"--{name.replace('_', '-')}", help=option.help)
+    shown = option.default or (False if default is None else str(default))
+    return typer.Option(help=option.help, min=option.least, show_default=shown)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return what was typed as the field holds it: paths are absolute, because ranks may start in another folder."""
+    if name == "recipe":
+        path, colon, function = value.partition(":")
+        return f"{Path(path).absolute()}{colon}{function}" if path.endswith(".py") or "/" in path else value
+    if isinstance(value, Path):
+        return str(value.absolute())
+    if isinstance(value, bool):
+        return not _DEFAULTS[name]  # a flag turns a field that is true off, and one that is false on
+    return value.value if isinstance(value, Enum) else value
+
+
+def stem(recipe: str) -> str:
+    """Return a recipe's name, for folders and titles."""
+    return Path(recipe.partition(":")[0]).stem

@@ -11,6 +11,7 @@ from lockstep.comm.arena import Arena
 from lockstep.exchange.base import Exchange
 from lockstep.lanes.flat_layout import lay_out
 from lockstep.lanes.tree import Node
+from lockstep.settings import Settings
 from lockstep.strategies.base import Training
 from lockstep.strategies.exact_step import arena_bytes
 
@@ -18,7 +19,8 @@ from lockstep.strategies.exact_step import arena_bytes
 def training(lanes: int) -> Training:
     layers = [nn.Sequential(nn.Linear(7, 7), nn.BatchNorm1d(7)) for _ in range(20)]
     model = nn.Sequential(nn.Linear(300, 7), *layers)
-    return Training(model=model, optimizer=SGD, loss=lambda model, batch: torch.zeros(()), seed=0, lanes=lanes)
+    settings = Settings(lanes=lanes)
+    return Training(model=model, optimizer=SGD, loss=lambda model, batch: torch.zeros(()), settings=settings)
 
 
 def test_what_a_worker_holds() -> None:

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "cli_compare": "cli_options comparison report train strategies world errors registry",
     "cli_export": "cli_options train",
     "cli_report": "cli_options report train",
-    "cli_options": "train recipe registry",
+    "cli_options": "train recipe registry settings",
     "__main__": "cli",
     "__init__": "comm recipe train world version",
     "mesh": "comm world errors",
@@ -32,8 +32,8 @@ MAY_IMPORT = {
     "report": "train errors version registry",
     "launch": "train strategies comm world torch_compat errors registry",
     "train": "strategies mesh state data nn comm recipe digest world seeding torch_compat errors version lanes "
-    "registry",
-    "strategies": "exchange mesh state data nn comm lanes digest recipe world torch_compat errors registry",
+    "registry settings",
+    "strategies": "exchange mesh state data nn comm lanes digest recipe world torch_compat errors registry settings",
     "recipes": "recipe data",
     "recipe": "lanes errors",
     "exchange": "comm lanes torch_compat errors",
@@ -47,6 +47,7 @@ MAY_IMPORT = {
     "errors": "",
     "version": "",
     "registry": "errors",
+    "settings": "registry errors",
     "torch_compat": "",
 }
 

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
     from lockstep.data.loader import Batch
     from lockstep.mesh import Mesh
+    from lockstep.settings import Settings
     from lockstep.strategies.clock import Clock, Span
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a strategy trains; the same for all of them."""
+    """What a strategy trains, and how; the same for all of them."""
 
     model: nn.Module
     """The plain model, on its device."""
@@ -37,20 +38,34 @@ class Training:
     """Makes the optimizer."""
     loss: LossFunction
     """A mean over a batch, or `Loss(total, weight)`."""
-    seed: int
-    """Of dropout."""
-    lanes: int = 1
-    """Slices of the global batch."""
-    workers: int = 1
-    """Workers of the whole world; more than the world's processes where a process has several."""
+    settings: Settings
+    """How it is trained, whole: what the command line, or a loop's author, set."""
     synchronised: bool = False
     """Whether workers meet inside the model, so that each must run as many lanes as the others."""
     clip: float | None = None
     """Scale the gradient so that its norm is at most this."""
     schedule: ScheduleFactory | None = None
     """Makes a learning-rate schedule from the optimizer; it advances once a step."""
-    exact: bool = True
-    """Whether gradients are added up in the tree over lanes; else each worker adds up its own one after another."""
+
+    @property
+    def seed(self) -> int:
+        """Of dropout."""
+        return self.settings.seed or 0
+
+    @property
+    def lanes(self) -> int:
+        """Slices of the global batch."""
+        return self.settings.lanes or self.settings.workers
+
+    @property
+    def workers(self) -> int:
+        """Workers of the whole world; more than the world's processes where a process has several."""
+        return self.settings.workers
+
+    @property
+    def exact(self) -> bool:
+        """Whether gradients are added up in the tree over lanes; else each worker adds up its own one after another."""
+        return self.settings.exact
 
     @property
     def units(self) -> int:
@@ -123,9 +138,6 @@ class LaneLoss(NamedTuple):
 
 class Strategy(ABC):
     """Trains one model on a mesh, a step at a time."""
-
-    name: ClassVar[str]
-    """As typed and as shown."""
 
     def __init__(self, mesh: Mesh, training: Training) -> None:
         self.mesh, self.world = mesh, mesh.world

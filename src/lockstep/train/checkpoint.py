@@ -76,8 +76,8 @@ def load(
 def writer_of(trainer: Trainer) -> CheckpointWriter:
     """Return who would write a checkpoint now."""
     return CheckpointWriter(
-        strategy=trainer.strategy.name,
-        workers=trainer.strategy.training.workers,
+        strategy=trainer.settings.strategy,
+        workers=trainer.settings.workers,
         device=trainer.world.device.partition(":")[0],
         versions=versions(),
         time=time.time(),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import BadInput
+
+if TYPE_CHECKING:
+    from lockstep.settings import Settings
 
 BITS_DEPEND_ON = ("lockstep", "torch", "numpy", "python", "machine")
 """Versions that bits, and times, may depend on."""
@@ -31,6 +34,24 @@ class Arithmetic:
     """Whether BatchNorm takes its statistics over all workers."""
     exact: bool = True
     """Whether lanes are added in the tree."""
+
+    @classmethod
+    def of(
+        cls, settings: Settings, *, recipe: str, global_batch: int | None, threads: int, clip: float | None
+    ) -> Arithmetic:
+        """Return what the bits of a training depend on; its settings have their lanes and their seed filled in."""
+        assert settings.lanes is not None
+        assert settings.seed is not None
+        return cls(
+            recipe=recipe,
+            seed=settings.seed,
+            lanes=settings.lanes,
+            global_batch=global_batch,
+            threads=threads,
+            clip=clip,
+            sync_batchnorm=settings.sync_batchnorm,
+            exact=settings.exact,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

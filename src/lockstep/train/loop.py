@@ -53,15 +53,9 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         recipe.model,
         recipe.optimizer,
         recipe.loss,
-        strategy=spec.strategy,
-        lanes=plan.lanes,
-        seed=recipe.seed,
-        workers=spec.workers,
         clip=recipe.clip,
         schedule=recipe.schedule,
-        sync_batchnorm=spec.sync_batchnorm,
-        exact=spec.exact,
-        measure=spec.measure,
+        settings=spec.filled_in(recipe, plan),
     )
     check_weights(trainer.model)
     records.write({**header(trainer.mesh, plan), **asdict(trainer.strategy.how())})

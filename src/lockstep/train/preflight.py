@@ -47,15 +47,12 @@ def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None
     """Check that the run can go on, and put aside what the last attempt left."""
     with holding(folder):
         standing = read_standing(folder)
-        arithmetic = Arithmetic(
+        arithmetic = Arithmetic.of(
+            spec.filled_in(recipe, plan),
             recipe=recipe.name,
-            seed=recipe.seed,
-            lanes=plan.lanes,
             global_batch=recipe.global_batch,
             threads=spec.threads or standing.header.arithmetic.threads,
             clip=recipe.clip,
-            sync_batchnorm=spec.sync_batchnorm,
-            exact=spec.exact,
         )
         check_standing(standing, arithmetic, samples=plan.samples, steps=plan.steps)
         try:

@@ -9,59 +9,58 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lockstep.errors import BadInput
 from lockstep.recipe import Plan, Recipe, load, plan
+from lockstep.settings import Option, Settings
 from lockstep.train.records import read_json, write_json
 from lockstep.version import __version__
 from lockstep.world.resources import usable_cpus
 
+DEFAULT_RECIPE = "cifar100"
+"""What is trained where nothing is asked for."""
+
+
+class Device(StrEnum):
+    """What to compute on."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    xpu = "xpu"
+    mps = "mps"
+
 
 @dataclass(frozen=True, kw_only=True)
-class RunSpec:
-    """What to run; None means: as the recipe, or the machine, says."""
+class RunSpec(Settings):
+    """A run: its settings, and what only the built-in loop heeds; None means: as the recipe, or the machine, says."""
 
     recipe: str
     """`file.py`, `file.py:function` or a built-in name."""
-    strategy: str = "single"
-    """Which strategy."""
-    workers: int = 1
-    """How many workers."""
-    launcher: str = "inline"
-    """Who starts them."""
-    lanes: int | None = None
-    """Slices of the global batch."""
-    threads: int | None = None
-    """Threads per worker."""
-    device: str = "auto"
-    """`auto`, `cpu`, or an accelerator's kind."""
-    backend: str | None = None
-    """The torch.distributed backend."""
-    steps: int | None = None
-    """Stop after so many steps."""
+    launcher: Annotated[str, Option(help="{launchers}.", default="who started this, or spawn", only="run")] = "inline"
+    threads: Annotated[int | None, Option(help="Threads per worker.", default="CPUs // workers", least=1)] = None
+    device: Annotated[str, Option(help="What to compute on.", reads=Device)] = "auto"
+    backend: Annotated[str | None, Option(help="torch.distributed backend.", only="run")] = None
+    steps: Annotated[int | None, Option(help="Stop after so many steps.")] = None
     most_steps: int | None = None
     """Stop after so many steps if the recipe has more."""
-    epochs: int | None = None
-    """Passes over the data."""
-    global_batch: int | None = None
-    """Samples per step over all workers."""
-    seed: int | None = None
-    """Of weights, order and dropout."""
-    sync_batchnorm: bool = False
-    """Whether BatchNorm takes its statistics over all workers."""
-    exact: bool = True
-    """Whether gradients are added up in the tree over lanes, so that the bits do not depend on the workers."""
-    data: str | None = None
-    """A path that the recipe's function gets."""
-    measure: bool = True
-    """Whether steps are divided into parts and the weights are fingerprinted; False: only time and loss."""
+    epochs: Annotated[int | None, Option(help="Passes over the data.", default="the recipe's")] = None
+    global_batch: Annotated[int | None, Option(help="Samples per step over all workers.", default="the recipe's")] = (
+        None
+    )
+    data: Annotated[
+        str | None,
+        Option(help="Data for the recipe, e.g. the CIFAR-100 archive.", default="made up in memory", reads=Path),
+    ] = None
     progress: bool = True
     """Whether rank 0 shows how far it is."""
-    checkpoint_every: int | None = None
-    """Write a checkpoint after every so many steps, and after the last; None: none at all."""
+    checkpoint_every: Annotated[
+        int | None, Option(help="Write a checkpoint after every so many steps, and after the last.", only="run")
+    ] = None
     most_weights: int | None = None
     """Final weights of more bytes are not written; None: they are, whatever their size."""
     resume: bool = False
@@ -74,8 +73,12 @@ class RunSpec:
 
     def plan(self, recipe: Recipe, samples: int) -> Plan:
         """Check the recipe against this run's workers."""
-        found = plan(recipe, workers=self.workers, samples=samples, steps=self.steps)
-        return found if self.most_steps is None else replace(found, steps=min(found.steps, self.most_steps))
+        asked = plan(recipe, workers=self.workers, samples=samples, steps=self.steps)
+        return asked if self.most_steps is None else replace(asked, steps=min(asked.steps, self.most_steps))
+
+    def filled_in(self, recipe: Recipe, plan: Plan) -> RunSpec:
+        """Return the spec with what the recipe decided where nothing was asked for."""
+        return replace(self, lanes=plan.lanes, seed=recipe.seed)
 
 
 def write_spec(

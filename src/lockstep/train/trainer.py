@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from lockstep.errors import BadInput
 from lockstep.lanes.schedule import check_lanes
 from lockstep.mesh import Mesh
 from lockstep.registry import describe
+from lockstep.settings import Settings
 from lockstep.state.hashes import state_digest
 from lockstep.strategies import check_exact, find
 from lockstep.strategies.base import StepStats, Training
@@ -42,9 +44,13 @@ class Trainer:
 
     `model` is a module, or a function that makes one (called after the seed is set, so that every rank
     makes the same); `optimizer` is a function that makes the optimizer from the parameters it is given.
-    `sync_batchnorm` converts its BatchNorm layers: the result then depends on the number of workers. So it does
-    with `exact=False`: each worker then adds up its lanes one after another, not in the tree.
-    `measure=False` leaves the parts of a step's time out of what `step` returns.
+
+    `options` are fields of `lockstep.settings.Settings`; the built-in loop hands over all of them whole, as `settings`.
+    Unless they are given, there are as many workers as the world has processes, and as many lanes as workers.
+    `sync_batchnorm` converts the model's BatchNorm layers: the result then depends on the number of workers. So it does
+    with `exact=False`: each worker then adds up its lanes one after another, not in the tree. `measure=False` leaves
+    the parts of a step's time out of what `step` returns. `clip` is the largest norm of a gradient; `schedule` makes a
+    learning-rate schedule.
     """
 
     def __init__(
@@ -54,52 +60,44 @@ class Trainer:
         optimizer: OptimizerFactory,
         loss: LossFunction,
         *,
-        strategy: str = "single",
-        lanes: int | None = None,
-        seed: int = 0,
-        workers: int | None = None,
         clip: float | None = None,
         schedule: ScheduleFactory | None = None,
-        sync_batchnorm: bool = False,
-        exact: bool = True,
-        measure: bool = True,
+        settings: Settings | None = None,
+        **options: Any,
     ) -> None:
         if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
             raise BadInput(
                 "Trainer(optimizer=...) takes a function, so that a strategy can give it the parameters it keeps: "
                 "pass lambda ps: AdamW(ps, lr=3e-4)"
             )
-        check_exact(strategy, exact)
-        describe(strategy).check_workers(workers or world.size, world.size)
+        asked = (settings or Settings(workers=world.size)).changed(options)
+        check_exact(asked.strategy, asked.exact)
+        describe(asked.strategy).check_workers(asked.workers, world.size)
         keep_freed_memory()
         self.world = world
         self.mesh = Mesh.over(world)
         replicas = self.mesh.replicas
-        self.lanes = lanes or replicas
-        self.seed = seed
+        self.lanes, self.seed = asked.lanes or asked.workers, asked.seed or 0
+        self.settings = replace(asked, lanes=self.lanes, seed=self.seed)
         if not isinstance(model, nn.Module):
-            torch.manual_seed(seed)
+            torch.manual_seed(self.seed)
             model = model()
         model = model.to(world.device)
-        self._fill_up = sync_batchnorm and replicas > 1
-        if sync_batchnorm:
+        self._fill_up = asked.sync_batchnorm and replicas > 1
+        if asked.sync_batchnorm:
             model = with_sync_batchnorm(model, self.lanes, replicas)
         training = Training(
             model=model,
             optimizer=optimizer,
             loss=loss,
-            seed=seed,
-            lanes=self.lanes,
-            workers=workers or replicas,
+            settings=self.settings,
             synchronised=self._fill_up,
             clip=clip,
             schedule=schedule,
-            exact=exact,
         )
-        self.strategy = find(strategy)(self.mesh, training)
-        self._clock_type = Clock if measure else NoClock
+        self.strategy = find(asked.strategy)(self.mesh, training)
+        self._clock_type = Clock if asked.measure else NoClock
         self._clock: Clock | None = None
-        self._sync_batchnorm = sync_batchnorm
         self.steps = 0
         """How many steps were done, those before a loaded checkpoint included."""
         self.epoch = 0
@@ -210,15 +208,12 @@ class Trainer:
 
     def arithmetic(self, recipe: str = "") -> Arithmetic:
         """Return what the bits depend on, beside the code and the data."""
-        return Arithmetic(
+        return Arithmetic.of(
+            self.settings,
             recipe=recipe,
-            seed=self.seed,
-            lanes=self.lanes,
             global_batch=self._global_batch,
             threads=self.world.threads,
             clip=self.strategy.training.clip,
-            sync_batchnorm=self._sync_batchnorm,
-            exact=self.strategy.training.exact,
         )
 
     def _start(self, epoch: int, global_batch: int) -> int:

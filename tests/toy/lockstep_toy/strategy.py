@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 class Toy(Strategy):
     """Sums of losses and weights are all-reduced, and every worker makes the same update."""
 
-    name = "toy"
-
     def __init__(self, mesh: Mesh, training: Training) -> None:
         super().__init__(mesh, training)
         self._optimizer = training.optimizer(training.model.parameters())

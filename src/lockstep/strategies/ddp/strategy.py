@@ -73,8 +73,6 @@ class Exact(Strategy):
 class DDP(Exact):
     """The arena where ranks share a host and memory, messages between hosts; elsewhere own weights and collectives."""
 
-    name = "ddp"
-
     def __init__(self, mesh: Mesh, training: Training) -> None:
         super().__init__(mesh, training, choose_exchange(mesh, training))
 

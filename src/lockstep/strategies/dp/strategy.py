@@ -36,8 +36,6 @@ Result = TypeVar("Result")
 class DP(Strategy):
     """Each thread has a copy of the model whose weights are views of the same memory."""
 
-    name = "dp"
-
     def __init__(self, mesh: Mesh, training: Training) -> None:
         world = mesh.world
         if world.device != "cpu":

@@ -15,7 +15,5 @@ if TYPE_CHECKING:
 class Single(Exact):
     """All lanes on one worker: what the others are compared with."""
 
-    name = "single"
-
     def __init__(self, mesh: Mesh, training: Training) -> None:
         super().__init__(mesh, training, InProcess(training.units))

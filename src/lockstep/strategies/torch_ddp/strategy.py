@@ -46,8 +46,6 @@ class TorchDDP(Strategy):
       after backward (one number), and the gradients scaled once.
     """
 
-    name = "torch-ddp"
-
     def __init__(self, mesh: Mesh, training: Training) -> None:
         world = mesh.world
         super().__init__(mesh, training)

@@ -1,0 +1,65 @@
+"""Settings: what a user can set, as one frozen value that goes whole from the command line to the strategy.
+
+To add an option, add a field here (or, if only the built-in loop heeds it, to `RunSpec` in train/spec.py) and use it.
+With an `Option` the field is an option of the command line too, under its own name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Self
+
+from lockstep.errors import BadInput, nearest
+from lockstep.registry import BASELINE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """How a field is asked for on the command line; where it is not given, the field's own default holds."""
+
+    help: str
+    """What it sets."""
+    default: str = ""
+    """What holds where it is not given, in words, where the field's default does not say it."""
+    off: str = ""
+    """The flag that turns it off, of a field that is true by default."""
+    least: int | None = None
+    """The least number that is taken."""
+    reads: type | None = None
+    """What is read from the command line, if that is not the field's type: a path, or one of several words."""
+    only: str = ""
+    """The one command that has it; empty: every command that trains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a model is trained, in any loop: what a trainer and its strategy heed."""
+
+    strategy: Annotated[str, Option(help="{strategies}.", default="by workers", only="run")] = BASELINE
+    workers: Annotated[int, Option(help="How many workers.", only="run")] = 1
+    lanes: Annotated[
+        int | None,
+        Option(
+            help="Fixed slices of the global batch; more lanes than workers is accumulation.",
+            default="the recipe's, else the workers",
+        ),
+    ] = None
+    seed: Annotated[int | None, Option(help="Of weights, order and dropout.", default="the recipe's")] = None
+    sync_batchnorm: Annotated[bool, Option(help="BatchNorm over all workers; results then depend on their number.")] = (
+        False
+    )
+    exact: Annotated[
+        bool,
+        Option(help="A running sum per worker; the bits then depend on their number.", off="--inexact", only="run"),
+    ] = True
+    measure: Annotated[bool, Option(help="Note only time and loss: no parts, no fingerprints.", off="--no-measure")] = (
+        True
+    )
+
+    def changed(self, changes: dict[str, Any]) -> Self:
+        """Return the settings with some fields changed; refuse a name that is none of them."""
+        known = [field.name for field in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise BadInput(f"there is no setting {name!r}{nearest(name, known)}")
+        return replace(self, **changes)
