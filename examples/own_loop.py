@@ -32,8 +32,9 @@ def main() -> None:
         for epoch in range(EPOCHS):
             for batch in trainer.batches(dataset, global_batch=32, epoch=epoch):
                 stats = trainer.step(batch)
+        digest = trainer.digest()  # all workers call this together: each hashes what it holds
         if world.rank == 0:
-            print(f"loss {stats.loss:.6f} on {world.size} worker(s), digest {trainer.digest()[:12]}")
+            print(f"loss {stats.loss:.6f} on {world.size} worker(s), digest {digest[:12]}")
 
 
 if __name__ == "__main__":
