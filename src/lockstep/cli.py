@@ -231,11 +231,14 @@ def _as_rank(spec: RunSpec, place: Place, folder: Path, json: bool) -> NoReturn:
 
 
 def _show_run(folder: Path, json: bool) -> None:
-    from lockstep.report.collect import read_run
+    import msgspec
 
-    run = read_run(folder)
+    from lockstep.report.collect import read_finished
+
+    run = read_finished(folder)
     if json:
-        typer.echo(jsonlib.dumps({"out": str(folder), "losses": run.losses, "result": run.result}, indent=1))
+        result = msgspec.to_builtins(run.result)
+        typer.echo(jsonlib.dumps({"out": str(folder), "losses": run.losses, "result": result}, indent=1))
         return
     from lockstep.report.render import console, loss_table, run_lines
 

@@ -6,7 +6,6 @@ import json as jsonlib
 import shlex
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,9 +15,9 @@ from lockstep.cli_options import PEERS, STRATEGIES, Given, Json, Launcher, Out, 
 from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
-    from lockstep.comparison.plan import ComparisonPlan
     from lockstep.comparison.run import Ran
     from lockstep.report.compare import Comparison
+    from lockstep.train.schema.plan_json import ComparisonPlan
 
 STEPS, REPEATS, SECONDS = 40, 3, 100.0
 """Where nothing is said: steps of a run (at most), repeats, and the time limit, so that two minutes are enough."""
@@ -82,9 +81,10 @@ def compare(
 def _new_plan(
     given: Given, names: list[str], workers: list[int], repeats: int | None, time_limit: float | None
 ) -> ComparisonPlan:
-    from lockstep.comparison.plan import ComparisonPlan, ways
+    from lockstep.comparison.plan import ways
     from lockstep.report.wording import trained
-    from lockstep.train.spec import DEFAULT_RECIPE, RunSpec, source_of
+    from lockstep.train.schema.plan_json import ComparisonPlan
+    from lockstep.train.spec import DEFAULT_RECIPE, RunSpec, source_of, versions
     from lockstep.world.resources import usable_cpus
 
     short = "steps" not in given and "epochs" not in given
@@ -97,10 +97,13 @@ def _new_plan(
         repeats=repeats or REPEATS,
         time_limit=SECONDS if time_limit is None and repeats is None and short else time_limit,
         source=source_of(spec.recipe),
+        versions=versions(),
     )
 
 
 def _resumed(context: typer.Context, folder: Path, repeats: int | None, time_limit: float | None) -> ComparisonPlan:
+    from msgspec.structs import replace
+
     from lockstep.comparison.plan import read_plan, write_plan
 
     typed = [name for name in context.params if str(context.get_parameter_source(name)) != "ParameterSource.DEFAULT"]

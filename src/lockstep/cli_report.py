@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from lockstep.cli_options import Json
-from lockstep.train.records import create_folder
 
 
 def report(
@@ -26,20 +25,23 @@ def report(
     from lockstep.report.files import write_all
     from lockstep.report.gather import gather
 
-    found = gather(runs)
-    made = write_all(found, _folder(runs, out), tensorboard=tensorboard)
+    comparison = gather(runs)
+    made = write_all(comparison, _folder(runs, out), tensorboard=tensorboard)
     if json:
-        typer.echo(jsonlib.dumps({"out": str(made[0].parent), **found.as_json()}, indent=1))
+        typer.echo(jsonlib.dumps({"out": str(made[0].parent), **comparison.as_json()}, indent=1))
         return
     from lockstep.report.render import console
     from lockstep.report.terminal import show
 
-    show(found, console())
+    show(comparison, console())
     typer.echo(f"report: {made[0]}")
 
 
 def _folder(runs: list[Path], out: Path | None) -> Path:
     """Return where the report goes: a new folder, or the one comparison that it is made of."""
-    if out is None and len(runs) == 1 and not (runs[0] / "run.json").is_file():
+    from lockstep.train.records import create_folder
+    from lockstep.train.schema.run_json import NAME
+
+    if out is None and len(runs) == 1 and not (runs[0] / NAME).is_file():
         return runs[0]
     return create_folder(out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-report")

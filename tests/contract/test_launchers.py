@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lockstep.launch.start import start_run
-from lockstep.report.collect import read_run
-from lockstep.train.records import read_records
+from lockstep.report.collect import read_finished
+from lockstep.train.schema.rank_jsonl import header_of, rank_path, read_rank
 from lockstep.train.spec import RunSpec
 from tests.commands import TINY, Done
 from tests.contract.ways import LAUNCHED, TYPED, make, params
@@ -37,9 +37,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    run = read_run(folder)
-    assert run.done
-    return {"losses": run.losses, "digest": run.result["digest"], "metrics": run.result["metrics"]}
+    run = read_finished(folder)
+    return {"losses": run.losses, "digest": run.result.digest, "metrics": run.result.metrics}
 
 
 @pytest.mark.parametrize(("name", "workers"), params(WAYS))
@@ -51,11 +50,11 @@ def test_trains(
     out = tmp_path / "out"
     done = way.run([TINY, "--lanes", "4", "--threads", "1", "--out", str(out)], workers, tmp_path, marked)
     assert done.code == 0, done.text
-    headers = [read_records(out / f"rank-{rank}.jsonl")[0] for rank in range(workers)]
-    assert [header["rank"] for header in headers] == list(range(workers))
-    assert {header["size"] for header in headers} == {workers}
-    assert {header["device"] for header in headers} == {"cpu"}
-    assert len({header["pid"] for header in headers}) == workers
+    headers = [header for rank in range(workers) if (header := header_of(read_rank(rank_path(out, rank))))]
+    assert [header.rank for header in headers] == list(range(workers))
+    assert {header.size for header in headers} == {workers}
+    assert {header.device for header in headers} == {"cpu"}
+    assert len({header.pid for header in headers}) == workers
     found = outcome(out)
     assert len(found["losses"]) == 16
     assert found == expected

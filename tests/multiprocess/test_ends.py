@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from lockstep.report.collect import read_run
-from lockstep.train.records import read_records
+from lockstep.train.schema.rank_jsonl import read_rank
 from tests.commands import LOCKSTEP, SECONDS, TINY, Marked, finish, inside
 from tests.contract.ways import make, params
 
@@ -44,7 +44,7 @@ def test_ended_from_outside(
     assert done.code == code, done.text
     assert "Traceback" not in done.err, done.text
     assert marked.survivors() == []
-    assert len(read_records(tmp_path / "out" / "rank-0.jsonl")) >= 4
+    assert len(read_rank(tmp_path / "out" / "rank-0.jsonl")) >= 4
 
 
 def test_one_host_opens_no_port_to_the_network(tmp_path: Path) -> None:

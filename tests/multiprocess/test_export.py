@@ -19,11 +19,11 @@ from lockstep.errors import RunFailed
 from lockstep.launch.start import start_run
 from lockstep.mesh import Mesh
 from lockstep.recipe import load
+from lockstep.report.collect import read_finished
 from lockstep.state.holdings import model_holdings
 from lockstep.train.checkpoint_folder import path_of
 from lockstep.train.evaluate import evaluate
 from lockstep.train.fingerprints import fingerprints
-from lockstep.train.records import read_json, read_records
 from lockstep.train.spec import RunSpec
 from tests.commands import RECIPES, inside
 
@@ -59,10 +59,10 @@ def test_a_plain_model_is_the_trained_one(
     model = made.model()
     by_the_docs(model, tmp_path, monkeypatch)
     metrics = evaluate(Mesh.over(World.alone(threads=1)), model, made.evaluate, made.eval_dataset(), batch=3)
-    assert metrics == read_json(out / "result.json")["metrics"]
-    last = read_records(out / "prints.jsonl")[-1]
-    held = json.loads(json.dumps(fingerprints(Group.alone(), model_holdings(model))))
-    assert held == {kind: last[kind] for kind in ("parameters", "buffers")}, "the same bits"
+    run = read_finished(out)
+    assert metrics == run.result.metrics
+    last = run.fingerprints[-1]
+    assert fingerprints(Group.alone(), last.step, model_holdings(model)) == last, "the same bits"
 
 
 def test_a_run_that_did_not_finish(

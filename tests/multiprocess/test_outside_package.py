@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.report.collect import read_run
+from lockstep.report.collect import read_finished
 from tests import toy
 from tests.commands import TINY, lockstep
 from tests.multiprocess.test_compare import rows_of
@@ -23,18 +23,18 @@ def env(tmp_path: Path) -> dict[str, str]:
 def test_its_strategy_trains_in_the_workers(tmp_path: Path, env: dict[str, str]) -> None:
     done = lockstep("run", "mlp", *SHORT, "--strategy", "toy", "--out", "out", cwd=tmp_path, env=env)
     assert done.code == 0, done.text
-    run = read_run(tmp_path / "out")
-    assert run.order["spec"]["strategy"] == "toy"
-    assert run.result["exchange"] == "toy all-reduce"
+    run = read_finished(tmp_path / "out")
+    assert run.setup.spec.strategy == "toy"
+    assert run.result.exchange == "toy all-reduce"
     assert len(run.steps) == 2
 
 
 def test_its_launcher_starts_the_workers(tmp_path: Path, env: dict[str, str]) -> None:
     done = lockstep("run", "mlp", *SHORT, "--launcher", "toy", "--out", "out", cwd=tmp_path, env=env)
     assert done.code == 0, done.text
-    run = read_run(tmp_path / "out")
-    assert run.order["spec"]["launcher"] == "toy"
-    assert run.result["exchange"] == "arena"
+    run = read_finished(tmp_path / "out")
+    assert run.setup.spec.launcher == "toy"
+    assert run.result.exchange == "arena"
     assert len(run.steps) == 2
 
 

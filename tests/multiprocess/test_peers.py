@@ -7,13 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lockstep.errors import BadInput, RunFailed
 from lockstep.launch.start import start_run
 from lockstep.registry import PEERS
-from lockstep.report.collect import Run, read_run
-from lockstep.train.records import read_json
+from lockstep.report.collect import FinishedRun, read_finished
+from lockstep.train.schema.rank_jsonl import StepLine
+from lockstep.train.schema.result_json import Failed, read_result
 from lockstep.train.spec import RunSpec
 from tests.commands import TINY, inside
 
@@ -25,42 +27,46 @@ def order(strategy: str, **fields: Any) -> RunSpec:
     return RunSpec(strategy=strategy, launcher="spawn", **{**base, **fields})
 
 
+def fields_in(line: StepLine) -> set[str]:
+    """Return the names of what a line has."""
+    return set(msgspec.to_builtins(line))
+
+
 @pytest.fixture(scope="module")
-def stock(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return read_run(start_run(order("torch-ddp"), tmp_path_factory.mktemp("stock") / "run"))
+def stock(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    return read_finished(start_run(order("torch-ddp"), tmp_path_factory.mktemp("stock") / "run"))
 
 
 @pytest.mark.parametrize("peer", PEERS.names())
-def test_a_peer_trains_the_recipe(stock: Run, peer: str, tmp_path: Path) -> None:
+def test_a_peer_trains_the_recipe(stock: FinishedRun, peer: str, tmp_path: Path) -> None:
     """Its order of samples is its own, so curves are compared, not steps."""
-    run = read_run(start_run(order(peer), tmp_path / "run"))
-    assert run.order["spec"]["launcher"] == (PEERS.get(peer).launcher or "itself")
+    run = read_finished(start_run(order(peer), tmp_path / "run"))
+    assert run.setup.spec.launcher == (PEERS.get(peer).launcher or "itself")
     assert len(run.losses) == STEPS
     assert run.losses[0] == pytest.approx(stock.losses[0], rel=0.25)
     assert statistics.fmean(run.losses[-8:]) == pytest.approx(statistics.fmean(stock.losses[-8:]), rel=0.35)
     assert statistics.fmean(run.losses[-8:]) < statistics.fmean(run.losses[:8])
-    assert set(run.result) == set(stock.result)
-    assert run.result["threads"] == 1
-    assert run.result["exchange"] == stock.result["exchange"] == "torch DDP over gloo"
-    assert set(run.result["metrics"]) == {"accuracy"}
-    assert [set(rank) for rank in run.result["ranks"]] == [set(rank) for rank in stock.result["ranks"]]
-    assert [line["step"] for line in run.prints] == [0, 1, 2, 4, 8, 16, 23]
-    assert set(run.prints[0]["parameters"]) == set(stock.prints[0]["parameters"])
+    assert run.result.threads == 1
+    assert run.result.exchange == stock.result.exchange == "torch DDP over gloo"
+    assert set(run.result.metrics) == {"accuracy"}
+    assert [set(rank.parts) for rank in run.result.ranks] == [set(rank.parts) for rank in stock.result.ranks]
+    assert [line.step for line in run.fingerprints] == [0, 1, 2, 4, 8, 16, 23]
+    assert set(run.fingerprints[0].parameters) == set(stock.fingerprints[0].parameters)
     for mine, theirs in zip(run.steps, stock.steps, strict=True):
-        assert {frozenset(line) for line in mine} == {frozenset(line) for line in theirs}
-        assert [line["sent"] for line in mine] == [line["sent"] for line in theirs]
-        assert {line["weight"] for line in mine} == {6.0}, "two lanes of three samples for each of two ranks"
-        shares = [sum(line["seconds"].values()) / line["total"] for line in mine]
+        assert [fields_in(line) for line in mine] == [fields_in(line) for line in theirs]
+        assert [line.sent for line in mine] == [line.sent for line in theirs]
+        assert {line.weight for line in mine} == {6.0}, "two lanes of three samples for each of two ranks"
+        shares = [sum((line.seconds or {}).values()) / line.total for line in mine]
         assert statistics.median(shares) == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"the loss is nan at step 3, rank [01]"):
         start_run(order("lightning", recipe=f"{TINY}:nan", lanes=2), tmp_path / "run")
-    result = read_json(tmp_path / "run" / "result.json")
-    assert result["outcome"] == "failed"
-    assert result["finite"] is False
-    assert result["step"] == 3
+    result = read_result(tmp_path / "run")
+    assert isinstance(result, Failed)
+    assert result.finite is False
+    assert result.step == 3
 
 
 @pytest.mark.parametrize(

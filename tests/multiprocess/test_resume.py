@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lockstep.errors import BadInput, RunFailed
 from lockstep.launch.start import start_run
-from lockstep.report.collect import read_run
+from lockstep.report.collect import read_finished
 from lockstep.train import checkpoint
 from lockstep.train.checkpoint_folder import kept
-from lockstep.train.records import read_json, read_records
 from lockstep.train.resume import holding, read_standing, resumed_spec
+from lockstep.train.schema.rank_jsonl import CheckpointLine, read_rank
+from lockstep.train.schema.result_json import Done as Result
 from lockstep.train.spec import RunSpec, versions
 from tests.commands import RECIPES, Done, inside
 
@@ -28,16 +30,16 @@ def begin(out: Path, function: str = "", **order: Any) -> Path:
     return start_run(RunSpec(**{**fields, **order}), out)
 
 
-def go_on(folder: Path, **given: Any) -> dict[str, Any]:
+def go_on(folder: Path, **given: Any) -> Result:
     """Resume as the command line does; return the result."""
     spec = resumed_spec(read_standing(folder), {"recipe": RECIPE, **given})
-    return read_json(start_run(spec, folder) / "result.json")
+    return read_finished(start_run(spec, folder)).result
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, tuple[float, ...]]:
-    run = read_run(begin(tmp_path_factory.mktemp("unbroken") / "out"))
-    return run.result["digest"], run.losses
+    run = read_finished(begin(tmp_path_factory.mktemp("unbroken") / "out"))
+    return run.result.digest, run.losses
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +58,13 @@ def test_a_worker_is_killed_and_half_of_them_go_on(tmp_path: Path, unbroken: tup
         begin(out, ":killed", strategy="ddp", workers=4, launcher="spawn", checkpoint_every=3)
     assert [path.name for path in kept(out)] == ["checkpoint-000009.safetensors", "checkpoint-000006.safetensors"]
     result = go_on(out, workers=2)
-    assert result["digest"] == unbroken[0]
-    assert [(one["step"], one["written_by"], one["warnings"]) for one in result["resumed"]] == [
-        (9, "ddp on 4 worker(s)", [])
-    ]
-    run = read_run(out)
+    assert result.digest == unbroken[0]
+    assert [(one.step, one.written_by, one.warnings) for one in result.resumed] == [(9, "ddp on 4 worker(s)", ())]
+    run = read_finished(out)
     assert run.losses == pytest.approx(unbroken[1], rel=1e-12)
-    assert [line["step"] for line in run.steps[0]] == list(range(9, STEPS))
+    assert [line.step for line in run.steps[0]] == list(range(9, STEPS))
     assert names(out / "attempt-1") == [
-        "prints.jsonl",
+        "fingerprints.jsonl",
         *(f"rank-{rank}.jsonl" for rank in range(4)),
         "result.json",
         "run.json",
@@ -74,15 +74,15 @@ def test_a_worker_is_killed_and_half_of_them_go_on(tmp_path: Path, unbroken: tup
         "checkpoint-000015.safetensors",
         "checkpoint-000016.safetensors",
         "final.safetensors",
-        "prints.jsonl",
+        "fingerprints.jsonl",
         "rank-0.jsonl",
         "rank-1.jsonl",
         "result.json",
         "run.json",
     ]
-    lines = read_records(out / "rank-0.jsonl")
-    assert [line["checkpoint"] for line in lines if "checkpoint" in line] == [12, 15, 16]
-    assert result["checkpoint_seconds"] > 0
+    lines = read_rank(out / "rank-0.jsonl")
+    assert [line.steps for line in lines if isinstance(line, CheckpointLine)] == [12, 15, 16]
+    assert result.checkpoint_seconds > 0
 
 
 def test_the_writer_is_killed_and_another_launcher_goes_on(tmp_path: Path, unbroken: tuple[str, Any]) -> None:
@@ -91,8 +91,8 @@ def test_the_writer_is_killed_and_another_launcher_goes_on(tmp_path: Path, unbro
         begin(out, ":writer_killed", strategy="ddp", workers=2, launcher="spawn", checkpoint_every=4)
     assert ".checkpoint-000008.safetensors.draft" in names(out)
     result = go_on(out, launcher="torchrun")
-    assert result["digest"] == unbroken[0]
-    assert result["resumed"][0]["step"] == 4
+    assert result.digest == unbroken[0]
+    assert result.resumed[0].step == 4
     assert not list(out.glob(".*"))
 
 
@@ -100,18 +100,18 @@ def test_twice_between_epochs_and_strategies(stopped: Path, tmp_path: Path, unbr
     """Asked for half of it, then for more, as threads; then the rest, as one worker."""
     out = begin(tmp_path / "out", steps=8, checkpoint_every=8)
     half = go_on(out, steps=12, strategy="dp", workers=3)
-    assert (half["steps"], half["resumed"][0]["step"]) == (12, 8)
+    assert (half.steps, half.resumed[0].step) == (12, 8)
     whole = go_on(out, epochs=2, strategy="single", workers=1)
-    assert whole["digest"] == unbroken[0]
-    assert [one["step"] for one in whole["resumed"]] == [8, 12]
-    assert read_run(out).losses == pytest.approx(unbroken[1], rel=1e-12)
+    assert whole.digest == unbroken[0]
+    assert [one.step for one in whole.resumed] == [8, 12]
+    assert read_finished(out).losses == pytest.approx(unbroken[1], rel=1e-12)
 
 
 def test_the_stock_strategy_goes_on_as_if_unbroken(tmp_path: Path) -> None:
     order: dict[str, Any] = {"strategy": "torch-ddp", "workers": 2, "launcher": "spawn"}
-    whole = read_json(begin(tmp_path / "whole", **order) / "result.json")
+    whole = read_finished(begin(tmp_path / "whole", **order)).result
     out = begin(tmp_path / "out", steps=5, checkpoint_every=5, **order)
-    assert go_on(out, epochs=2)["digest"] == whole["digest"]
+    assert go_on(out, epochs=2).digest == whole.digest
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_nothing_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capf
     assert done.code == 2
     (out / "run.json").write_text("{")
     done = resume("out", tmp_path, monkeypatch, capfd)
-    assert "run.json cannot be read" in done.err
+    assert "run.json: the JSON is cut short" in done.err
     assert done.code == 2
 
 
@@ -191,12 +191,12 @@ def test_another_version_is_a_warning(
     monkeypatch.undo()
     (out / "checkpoint-000002.safetensors").write_bytes(b"damaged")
     result = go_on(out, steps=3)
-    warnings = result["resumed"][-1]["warnings"]
+    warnings = result.resumed[-1].warnings
     assert f"torch 1.0 wrote the checkpoint, here is {here['torch']}: bits may differ" in warnings
     (passed_over,) = (one for one in warnings if "checkpoint-000002.safetensors has 7 bytes" in one)
     assert passed_over.endswith("Went on from checkpoint-000001.safetensors")
     assert capfd.readouterr().err.count("lockstep: warning: ") == 2
-    assert result["resumed"][-1]["step"] == 1
+    assert result.resumed[-1].step == 1
 
 
 def test_the_command(
@@ -208,7 +208,7 @@ def test_the_command(
     assert done.code == 0, done.text
     done = inside(["run", "--resume", "out", "--steps", "5", "--json"], tmp_path, monkeypatch, capfd)
     assert done.code == 0, done.text
-    assert json.loads(done.out)["result"]["digest"] == read_json(stopped / "result.json")["digest"]
+    assert json.loads(done.out)["result"]["digest"] == read_finished(stopped).result.digest
 
 
 def test_what_is_not_given_stays_as_it_was(stopped: Path) -> None:
@@ -223,6 +223,7 @@ def test_what_is_not_given_stays_as_it_was(stopped: Path) -> None:
         found = resumed_spec(standing, {"strategy": None, **given})
         assert (found.strategy, found.launcher) == (strategy, launcher)
         assert (found.lanes, found.threads, found.steps) == (4, 1, 5)
-    again = replace(standing, spec=replace(standing.spec, launcher="manual", workers=2, strategy="torch-ddp"))
+    spec = replace(standing.setup.spec, launcher="manual", workers=2, strategy="torch-ddp")
+    again = replace(standing, setup=structs.replace(standing.setup, spec=spec))
     assert resumed_spec(again, {}).launcher == "spawn"
     assert resumed_spec(standing, {"epochs": 3}).steps is None

@@ -12,8 +12,10 @@ import pytest
 
 from lockstep.errors import RunFailed
 from lockstep.launch.start import start_run
-from lockstep.train.records import read_json, read_records
+from lockstep.report.collect import read_finished
 from lockstep.train.resume import read_standing, resumed_spec
+from lockstep.train.schema.rank_jsonl import rank_path, read_rank, steps_of
+from lockstep.train.schema.run_json import read_setup
 from lockstep.train.spec import RunSpec
 from tests.commands import RECIPES, TINY, inside
 
@@ -41,9 +43,9 @@ def test_the_disk_fills_up_in_the_middle(
     assert done.code == 1, done.text
     assert "No space left on device" in done.err
     assert "make room, or choose another --out" in done.err
-    assert read_json(out / "run.json")["spec"]["workers"] == 2
+    assert read_setup(out).spec.workers == 2
     for rank in range(2):
-        steps = [line["step"] for line in read_records(out / f"rank-{rank}.jsonl") if "step" in line]
+        steps = [line.step for line in steps_of(read_rank(rank_path(out, rank)))]
         assert steps == list(range(len(steps)))
     assert not list(out.glob(".*"))
 
@@ -73,7 +75,7 @@ def test_the_disk_fills_up_with_checkpoints(small_disk: Path, tmp_path: Path) ->
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
     again = start_run(resumed_spec(read_standing(out), {}), out)
     whole = start_run(order, tmp_path / "whole")
-    digests = [read_json(folder / "result.json")["digest"] for folder in (again, whole)]
+    digests = [read_finished(folder).result.digest for folder in (again, whole)]
     assert digests[0] == digests[1]
 
 

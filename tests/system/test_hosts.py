@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.launch.start import start_run
-from lockstep.report.collect import read_run
-from lockstep.train.records import read_records
+from lockstep.report.collect import read_finished
+from lockstep.train.schema.rank_jsonl import header_of, rank_path, read_rank
 from lockstep.train.spec import RunSpec
 from tests.commands import LOCKSTEP, TINY, Done, Marked, finish
 from tests.services import require
@@ -37,7 +37,7 @@ def train(cwd: Path, marked: Marked, hosts: list[int], recipe: str, *, rendezvou
 def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What one process gives."""
     spec = RunSpec(recipe=f"{TINY}:uneven", lanes=4, threads=1, progress=False)
-    return str(read_run(start_run(spec, tmp_path_factory.mktemp("alone") / "out")).result["digest"])
+    return read_finished(start_run(spec, tmp_path_factory.mktemp("alone") / "out")).result.digest
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_by_hand_on_two_hosts(hosts: list[int], exchange: str, digest: str, tmp_
     marked = Marked()
     done = train(tmp_path, marked, hosts, f"{TINY}:uneven", rendezvous=f"{ADDRESSES[0]}:29611")
     assert [one.code for one in done] == [0] * sum(hosts), [one.text for one in done]
-    run = read_run(tmp_path / "out")
-    assert run.result["digest"] == digest
-    assert run.result["exchange"] == exchange
-    headers = [read_records(tmp_path / "out" / f"rank-{rank}.jsonl")[0] for rank in range(sum(hosts))]
-    assert {header["exchange"] for header in headers} == {exchange}
+    run = read_finished(tmp_path / "out")
+    assert run.result.digest == digest
+    assert run.result.exchange == exchange
+    headers = [header_of(read_rank(rank_path(tmp_path / "out", rank))) for rank in range(sum(hosts))]
+    assert {header.exchange for header in headers if header} == {exchange}
     assert f"exchange: {exchange}, optimizer: on slices" in done[0].out
     assert marked.survivors() == []
 

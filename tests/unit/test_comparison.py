@@ -10,13 +10,16 @@ import pytest
 
 from lockstep.comparison import run as running
 from lockstep.comparison.display import Display
-from lockstep.comparison.plan import ComparisonPlan, Way, fits, read_plan, turns, ways, write_plan
+from lockstep.comparison.plan import fits, read_plan, turns, ways, write_plan
 from lockstep.comparison.run import Ran, run_all
 from lockstep.errors import BadInput, RunFailed
 from lockstep.report.compare import judge
 from lockstep.report.notes import LEANER
 from lockstep.train.preflight import preflight
-from lockstep.train.spec import RunSpec
+from lockstep.train.records import write_document
+from lockstep.train.schema.plan_json import ComparisonPlan, Way
+from lockstep.train.schema.result_json import Failed
+from lockstep.train.spec import RunSpec, versions
 from tests.commands import inside
 from tests.unit.report.folders import change, make_run
 
@@ -27,7 +30,9 @@ def plan(repeats: int = 2, limit: float | None = None, names: tuple[str, ...] = 
     rows = tuple(
         Way(name=name, spec=RunSpec(recipe="mlp", strategy=name, workers=1 + (name != "single"))) for name in names
     )
-    return ComparisonPlan(title="t", command="c", ways=rows, repeats=repeats, time_limit=limit)
+    return ComparisonPlan(
+        title="t", command="c", ways=rows, repeats=repeats, time_limit=limit, source="", versions=versions()
+    )
 
 
 def made(spec: RunSpec, folder: Path) -> Path:
@@ -215,7 +220,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_damaged_or_failed_run_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go(plan(), tmp_path, monkeypatch)
     (tmp_path / "ddp-1" / "rank-0.jsonl").write_text('{"rank": 0}\n{"ste')
-    change(tmp_path / "single-2" / "result.json", outcome="failed")
+    write_document(tmp_path / "single-2" / "result.json", Failed(rank=0, step=2, finite=True, why="cursed"))
     started: list[str] = []
 
     def start(spec: RunSpec, folder: Path) -> Path:
@@ -275,7 +280,7 @@ def test_compare_and_report_give_the_same_title(
     def start(spec: RunSpec, folder: Path) -> Path:
         made(spec, folder)
         if folder.name in failed:
-            change(folder / "result.json", outcome="failed", why="cursed")
+            write_document(folder / "result.json", Failed(rank=0, step=2, finite=True, why="cursed"))
             raise RunFailed("cursed")
         return folder
 
@@ -294,11 +299,12 @@ def test_compare_and_report_give_the_same_title(
     ("fields", "words"),
     [
         ({"versions": {"torch": "1.0"}}, "begun with other versions .*torch 1.0, here"),
-        ({"versions": None}, "has no versions"),
-        ({"ways": [{"name": "x", "spec": {}}]}, "is not readable"),
-        ({"repeats": "many"}, "is not readable"),
+        ({"versions": None}, "versions is null, expected an object"),
+        ({"ways": [{"name": "x", "spec": {}}]}, "ways, entry 1, spec, recipe is missing"),
+        ({"ways": [{"name": "x", "spec": {"recipe": "mlp"}}]}, "ways, entry 1, spec, backend is missing"),
+        ({"repeats": "many"}, 'repeats is "many", expected a whole number'),
         ({"source": "0123"}, "the recipe mlp has changed"),
-        ({"schema": 99}, "schema 99"),
+        ({"schema": 99}, "schema version 99"),
     ],
 )
 def test_a_plan_of_another_time_is_refused(tmp_path: Path, fields: dict[str, object], words: str) -> None:

@@ -21,8 +21,9 @@ from lockstep.state.holdings import model_holdings
 from lockstep.train.checkpoint_folder import path_of
 from lockstep.train.export import export
 from lockstep.train.final_weights import write_final
-from lockstep.train.records import CannotWrite, write_json
+from lockstep.train.records import CannotWrite, write_document
 from tests.commands import inside
+from tests.unit.report.values import rank_result, result_of, setup
 from tests.unit.tensor_files import with_content
 
 
@@ -43,7 +44,7 @@ class Tied(nn.Module):
 def run_folder(path: Path, model: nn.Module | None = None) -> Path:
     """Make a folder with what makes it a run, and a model's final weights."""
     path.mkdir()
-    write_json(path / "run.json", {})
+    write_document(path / "run.json", setup())
     if model is not None:
         write_final(path, Group.alone(), model_holdings(model), model, {"step": 7, "recipe": "tied", "digest": "ab"})
     return path
@@ -118,7 +119,7 @@ def test_refused(
     run_folder(tmp_path / "bare")
     run_folder(tmp_path / "good", Tied())
     (tmp_path / "taken").write_bytes(b"precious")
-    write_json(run_folder(tmp_path / "late") / "result.json", {"outcome": "done"})
+    write_document(run_folder(tmp_path / "late") / "result.json", result_of([rank_result(0, {"data": 1.0})], 1))
     (run_folder(tmp_path / "old") / "final.ls").write_bytes(b"")
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / "plan.json").write_text("{}")

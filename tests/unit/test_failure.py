@@ -7,21 +7,24 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import BadInput, PeerLost
-from lockstep.train.failure import Failure, describe, finished, first_cause, how_it_ended, leave_note, report
+from lockstep.train.failure import describe, finished, first_cause, how_it_ended, leave_note, report
 from lockstep.train.records import Records
+from lockstep.train.schema.error_json import Failure, Kind, read_failures
+from lockstep.train.schema.rank_jsonl import EndLine, StepLine
+from tests.unit.report.values import header
 
 
-def note(folder: Path, rank: int, kind: str, time: float) -> None:
+def note(folder: Path, rank: int, kind: Kind, time: float) -> None:
     assert leave_note(folder, Failure(rank=rank, host="host-a", step=4, kind=kind, text=f"text {rank}", time=time))
 
 
 def log(folder: Path, rank: int, steps: int, *, end: bool = False) -> None:
     records = Records(folder, rank)
-    records.write({"rank": rank, "host": "host-b"})
+    records.write(header(rank, 2, "host-b"))
     for step in range(steps):
-        records.write({"step": step})
+        records.write(StepLine(step=step, epoch=0, loss=1.0, weight=1.0, total=0.1, began=1.0))
     if end:
-        records.write({"end": "done"})
+        records.write(EndLine(seconds=1.0, peak_memory=1, digest="0" * 64))
     records.close()
 
 
@@ -76,6 +79,12 @@ def test_refusal_is_told_without_decoration(tmp_path: Path) -> None:
 )
 def test_kinds(error: BaseException, kind: str) -> None:
     assert describe(error, rank=0, step=0).kind == kind
+
+
+def test_a_text_that_is_not_unicode_is_told_all_the_same(tmp_path: Path) -> None:
+    failure = describe(ValueError("no file \udcff"), rank=0, step=0)
+    assert leave_note(tmp_path, failure)
+    assert "no file \\udcff" in read_failures(tmp_path)[0].text
 
 
 def test_exit_codes_in_words() -> None:

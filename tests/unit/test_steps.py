@@ -9,7 +9,8 @@ from torch import Tensor
 from lockstep.comm.group import Group
 from lockstep.state.holdings import whole
 from lockstep.strategies.clock import PARTS, Clock
-from lockstep.train.fingerprints import Fingerprint, fingerprints, is_fingerprint_step
+from lockstep.train.fingerprints import fingerprints, is_fingerprint_step
+from lockstep.train.schema.fingerprints_jsonl import Fingerprint
 from lockstep.train.steps import joined, quartiles, waited, warmup
 
 
@@ -51,7 +52,7 @@ def test_waiting_is_told_from_exchanging_by_the_others_clocks() -> None:
     assert waited(tables, 1) == pytest.approx(0.125), "never more than the exchange took"
 
 
-def test_steps_that_are_printed() -> None:
+def test_steps_with_fingerprints() -> None:
     assert [step for step in range(21) if is_fingerprint_step(step, 21)] == [0, 1, 2, 4, 8, 16, 20]
 
 
@@ -59,15 +60,17 @@ def test_a_fingerprint_sees_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.tensor([3.0, 4.0])
 
     def taken(**parameters: Tensor) -> dict[str, Fingerprint]:
-        return fingerprints(Group.alone(), [whole(f"parameter/{n}", t) for n, t in parameters.items()])["parameters"]
+        return fingerprints(Group.alone(), 0, [whole(f"parameter/{n}", t) for n, t in parameters.items()]).parameters
 
     both = taken(a=weight, n=torch.tensor(2), empty=torch.empty(0))
-    assert both["a"][1:] == [3.5, 5.0]
-    assert both["n"][1:] == [2.0, 2.0]
-    assert both["empty"][1:] == [None, None]
+    assert (both["a"].mean, both["a"].norm) == (3.5, 5.0)
+    assert (both["n"].mean, both["n"].norm) == (2.0, 2.0)
+    assert (both["empty"].mean, both["empty"].norm) == (None, None)
     other = taken(a=torch.nextafter(weight, torch.tensor(9.0)))
-    assert other["a"][0] != both["a"][0]
-    assert taken(a=torch.tensor([float("nan")]))["a"][1:] == [None, None]
-    assert taken(a=torch.ones(3, dtype=torch.bfloat16))["a"][1:] == [1.0, pytest.approx(3**0.5)]
+    assert other["a"].hash != both["a"].hash
+    lost, half = taken(a=torch.tensor([float("nan")]))["a"], taken(a=torch.ones(3, dtype=torch.bfloat16))["a"]
+    assert (lost.mean, lost.norm) == (None, None)
+    assert half.mean == 1.0
+    assert half.norm == pytest.approx(3**0.5)
     monkeypatch.setattr("lockstep.train.fingerprints.LARGE", 7)
-    assert taken(a=weight)["a"] == [both["a"][0], None, None]
+    assert taken(a=weight)["a"] == Fingerprint(both["a"].hash, None, None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.errors import RunFailed
-from lockstep.train.records import read_records
+from lockstep.train.schema.rank_jsonl import rank_path, read_rank, steps_of
 
 STOCK = Path(__file__).with_name("ranks") / "stock_first_step.py"
 
@@ -93,8 +93,8 @@ def _spawn() -> float:
         began = time.time()
         command = [sys.executable, "-m", "lockstep", "run", "mlp", "--strategy", "torch-ddp", "--workers", "2"]
         _run([*command, "--steps", "1", "--threads", "1", "--launcher", "spawn", "--out", str(out), "--json"])
-        first = next(line for line in read_records(out / "rank-0.jsonl") if "step" in line)
-        return float(first["began"]) + float(first["total"]) - began
+        first, *_ = steps_of(read_rank(rank_path(out, 0)))
+        return first.began + first.total - began
 
 
 def _torchrun() -> float:

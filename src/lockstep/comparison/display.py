@@ -16,7 +16,7 @@ from lockstep.report.wording import shared
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from lockstep.comparison.plan import Way
+    from lockstep.train.schema.plan_json import Way
 
 
 class Display(AbstractContextManager["Display"]):

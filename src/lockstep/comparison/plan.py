@@ -10,51 +10,18 @@ A comparison that was interrupted goes on from its folder: the plan is read back
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from lockstep.errors import BadInput
 from lockstep.registry import BASELINE, describe
-from lockstep.report.gather import PLAN
 from lockstep.report.units import plural
-from lockstep.train.records import read_json, write_json
+from lockstep.train.records import write_document
+from lockstep.train.schema.plan_json import NAME, ComparisonPlan, Way, read_comparison_plan
 from lockstep.train.spec import RunSpec, source_of, versions
 
 NEW = "Start a new comparison"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """One row to be."""
-
-    name: str
-    """The strategy, and what tells it from its neighbours."""
-    spec: RunSpec
-    """What to run."""
-
-    def folder(self, repeat: int) -> str:
-        """Return the name of a repeat's run folder; repeats count from 1."""
-        return f"{self.name.replace(', ', '-').replace(' ', '-')}-{repeat}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonPlan:
-    """A comparison as asked for."""
-
-    title: str
-    """What all ways train, as far as it is known before one has run."""
-    command: str
-    """As typed."""
-    ways: tuple[Way, ...]
-    """The rows."""
-    repeats: int
-    """How often each is run."""
-    time_limit: float | None = None
-    """Seconds after which no repeat is begun that would end later, counted anew when a comparison goes on."""
-    source: str = ""
-    """SHA-256 of the recipe's file; empty for a built-in one."""
 
 
 def ways(spec: RunSpec, strategies: Sequence[str], workers: Sequence[int], cpus: int) -> tuple[Way, ...]:
@@ -115,45 +82,18 @@ def fits(limit: float | None, elapsed: float, own: Sequence[float], all_runs: Se
 
 def write_plan(folder: Path, plan: ComparisonPlan) -> None:
     """Write plan.json, before anything runs."""
-    write_json(folder / PLAN, {**asdict(plan), "versions": versions()})
+    write_document(folder / NAME, plan)
 
 
 def read_plan(folder: Path) -> ComparisonPlan:
     """Read a plan back, and refuse to go on with other versions or another recipe: the rows would not be comparable."""
-    path = folder / PLAN
-    if not path.is_file():
-        raise BadInput(f"{folder} has no {PLAN}: --resume wants the folder of an earlier `lockstep compare`")
-    content = read_json(path)
-    made, here = content.get("versions"), versions()
-    if not isinstance(made, Mapping):
-        raise BadInput(f"{path} has no versions: it was changed, or written by another version. {NEW}")
+    if not (folder / NAME).is_file():
+        raise BadInput(f"{folder} has no {NAME}: --resume wants the folder of an earlier `lockstep compare`")
+    plan, here = read_comparison_plan(folder), versions()
+    made = plan.versions
     other = [f"{name} {made.get(name)}, here {here[name]}" for name in here if made.get(name) != here[name]]
     if other:
         raise BadInput(f"{folder} was begun with other versions ({'; '.join(other)}). {NEW}")
-    plan = _plan(path, content)
-    if plan.ways and plan.source != source_of(plan.ways[0].spec.recipe):
+    if plan.source != source_of(plan.ways[0].spec.recipe):
         raise BadInput(f"the recipe {plan.ways[0].spec.recipe} has changed since {folder} was begun. {NEW}")
     return plan
-
-
-def _plan(path: Path, content: Mapping[str, Any]) -> ComparisonPlan:
-    try:
-        known = {field.name for field in fields(RunSpec)}
-        found = []
-        for way in content["ways"]:
-            if set(way["spec"]) != known:
-                raise KeyError("spec")
-            found.append(Way(name=str(way["name"]), spec=RunSpec(**way["spec"])))
-        limit = content["time_limit"]
-        return ComparisonPlan(
-            title=str(content["title"]),
-            command=str(content["command"]),
-            ways=tuple(found),
-            repeats=int(content["repeats"]),
-            time_limit=None if limit is None else float(limit),
-            source=str(content["source"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(
-            f"{path} is not readable ({error!r}): it was changed, or written by another version. {NEW}"
-        ) from error

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lockstep.comparison.display import Display
-from lockstep.comparison.plan import ComparisonPlan, Way, fits, turns
+from lockstep.comparison.plan import fits, turns
 from lockstep.errors import BadInput, LockstepError
 from lockstep.launch.start import start_run
-from lockstep.report.collect import Run, read_run
+from lockstep.report.collect import FinishedRun, read_finished, read_run
 from lockstep.report.compare import Measured
 from lockstep.report.notes import reason
 from lockstep.report.wording import shared
+from lockstep.train.schema.plan_json import ComparisonPlan, Way
 
 MOST_WEIGHTS = 64 << 20
 """Bytes of a way's final weights that are kept: every way has some, and only a first repeat's are compared."""
@@ -26,7 +27,7 @@ class Progress:
     """What has become of one way so far."""
 
     way: Way
-    runs: list[Run] = field(default_factory=list)
+    runs: list[FinishedRun] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     """How long each run took, start and end included."""
     why_not: str = ""
@@ -78,7 +79,8 @@ def run_all(plan: ComparisonPlan, out: Path, display: Display) -> Ran:
 def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> None:
     began = time.monotonic()
     try:
-        run = read_run(start_run(replace(progress.way.spec, most_weights=MOST_WEIGHTS if repeat == 1 else 0), folder))
+        spec = replace(progress.way.spec, most_weights=MOST_WEIGHTS if repeat == 1 else 0)
+        run = read_finished(start_run(spec, folder))
     except LockstepError as error:
         why = reason(str(error), folder)
         progress.why_not = f"repeat {repeat}: {why}" if repeat > 1 else why
@@ -90,7 +92,7 @@ def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> Non
         return
     progress.runs.append(run)
     progress.seconds.append(time.monotonic() - began)
-    display.done(progress.way, repeat, float(run.result["step_seconds"]))
+    display.done(progress.way, repeat, run.result.step_seconds)
 
 
 def _kept(progress: Progress, folder: Path) -> bool:
@@ -101,7 +103,7 @@ def _kept(progress: Progress, folder: Path) -> bool:
         run = read_run(folder)
     except BadInput:
         run = None
-    if run is None or not run.done:
+    if not isinstance(run, FinishedRun):
         shutil.rmtree(folder)
         return False
     progress.runs.append(run)

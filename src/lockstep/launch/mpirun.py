@@ -10,7 +10,7 @@ import subprocess
 from lockstep.launch.base import Job, Launcher, Outcome, meeting_file, threads_for
 from lockstep.launch.command import clean_environment, run_command
 from lockstep.registry import LauncherDescription
-from lockstep.train.records import read_records
+from lockstep.train.schema.rank_jsonl import PATTERN, header_of, read_rank
 
 # How Open MPI tells that a rank ended by a signal, or with an exit code (two lines).
 OPEN_MPI_SIGNAL = re.compile(r"mpi\S+ noticed that process rank (\d+) .* exited on signal (\d+)")
@@ -93,8 +93,8 @@ class Chatter:
     def by_rank(self, job: Job) -> dict[int, int]:
         """Return the exit codes by rank; a process is looked up in the headers of the run's records."""
         if self.processes and job.folder is not None:
-            for path in sorted(job.folder.glob("rank-*.jsonl")):
-                header = next(iter(read_records(path)), {})
-                if header.get("pid") in self.processes:
-                    self.ranks.setdefault(int(header["rank"]), self.processes[header["pid"]])
+            for path in sorted(job.folder.glob(PATTERN)):
+                header = header_of(read_rank(path))
+                if header is not None and header.pid in self.processes:
+                    self.ranks.setdefault(header.rank, self.processes[header.pid])
         return self.ranks

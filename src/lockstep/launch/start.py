@@ -12,7 +12,9 @@ from lockstep.launch.base import Job
 from lockstep.launch.self_launching import ITSELF, SelfLaunching
 from lockstep.registry import LAUNCHERS, PeerDescription, describe
 from lockstep.train.failure import first_cause, report
-from lockstep.train.records import CannotWrite, write_json
+from lockstep.train.records import CannotWrite, write_document
+from lockstep.train.schema.result_json import NAME as RESULT
+from lockstep.train.schema.result_json import Failed
 from lockstep.world.resources import usable_cpus
 
 if TYPE_CHECKING:
@@ -53,13 +55,13 @@ def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa
     if isinstance(description, PeerDescription):
         job = replace(job, module=description.program)
     outcome = launcher.start(job)
-    if outcome.code == 0 and (out / "result.json").is_file():
+    if outcome.code == 0 and (out / RESULT).is_file():
         return out
     cause = first_cause(out, count, outcome.exits)
     text = report(cause)
     try:
-        end = {"outcome": "failed", "rank": cause.rank, "step": cause.step, "finite": cause.kind != "loss", "why": text}
-        write_json(out / "result.json", end)
+        failed = Failed(rank=cause.rank, step=cause.step, finite=cause.kind != "loss", why=text)
+        write_document(out / RESULT, failed)
     except CannotWrite as error:
         text += f"\n({error})"
     raise BadInput(text) if cause.kind == "input" else RunFailed(text)

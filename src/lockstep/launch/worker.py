@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def work(folder: Path) -> int:
-    """Run one rank of the run that a folder orders; return its exit code. The starter makes the report."""
+    """Run one rank of the run that a folder describes; return its exit code. The starter makes the report."""
     from lockstep.train.loop import train
     from lockstep.train.records import Records
-    from lockstep.train.spec import read_spec
+    from lockstep.train.schema.run_json import read_setup
 
     rank, records = 0, None
     try:
-        spec, place = read_spec(folder), detect(os.environ)
+        spec, place = read_setup(folder).spec, detect(os.environ)
         rank = place.rank
         records = Records(folder, rank)
         world = _join(spec, place)

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,8 @@ from lockstep.train.loop import evaluation_batch, header
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
-from lockstep.train.spec import RunSpec, read_spec
+from lockstep.train.schema.run_json import read_setup
+from lockstep.train.spec import RunSpec
 from lockstep.train.steps import StepLog
 from lockstep.world.detect import given_rank
 from lockstep.world.place import World
@@ -124,7 +125,7 @@ class PeerRun:
         )
         self.mesh = Mesh.over(self.world)
         self.records = Records(self.folder, rank)
-        self.records.write({**header(self.mesh, self.plan), **asdict(self._how())})
+        self.records.write(header(self.mesh, self.plan, self._how()))
         self.log = StepLog(self.records, device, self.spec.measure)
         self._pauses = Fingerprints(self.folder, self.mesh.everyone, self.plan.steps) if self.spec.measure else None
         label = f"{self.recipe.name} {self.spec.strategy}, {size} worker{'s' if size > 1 else ''}"
@@ -211,7 +212,7 @@ class PeerRun:
 
 def open_run(folder: Path) -> PeerRun:
     """Read the spec and load what it names."""
-    spec = read_spec(folder)
+    spec = read_setup(folder).spec
     recipe = spec.load()
     data = recipe.dataset()
     plan = spec.plan(recipe, count_samples(data))

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lockstep.report.parity import FIRST, SAME
-from lockstep.report.rows import PARTS, RankRow, Row
+from lockstep.report.rows import RankRow, Row
 from lockstep.report.units import NONE, digits, duration, rate, share, size, spread, times
+from lockstep.train.schema.scalars import PARTS, Part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +157,7 @@ def _metric(name: str) -> Callable[[Row], str]:
     return text
 
 
-def _part(name: str) -> Callable[[Row, RankRow], str]:
+def _part(name: Part) -> Callable[[Row, RankRow], str]:
     return lambda row, rank: duration(rank.parts.get(name))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.report import parity, why
 from lockstep.report.advice import recommend
-from lockstep.report.collect import Run
+from lockstep.report.collect import FinishedRun
 from lockstep.report.notes import notes
 from lockstep.report.rows import Row, summarise
 from lockstep.report.units import plural
@@ -49,7 +49,7 @@ class Comparison:
     """Where the ranks ran."""
     curve: tuple[Point, ...] = ()
     """Scaling, if more than one number of workers was measured."""
-    runs: Mapping[str, Sequence[Run]] = field(default_factory=dict)
+    runs: Mapping[str, Sequence[FinishedRun]] = field(default_factory=dict)
     """The finished runs by row name."""
 
     def as_json(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Measured:
     """How many were asked for."""
     threads: int
     """Of each worker."""
-    runs: Sequence[Run] = ()
+    runs: Sequence[FinishedRun] = ()
     """In the order of the repeats."""
     why_not: str = ""
     """Why it did not run, or why not every repeat did."""
@@ -89,11 +89,11 @@ def heading(asked: str, ways: Sequence[Measured]) -> str:
     counts = [len(way.runs) for way in ways if way.runs]
     if not counts:
         return asked
-    order = next(way.runs[0].order for way in ways if way.runs)
-    what = trained(order["recipe"]["name"], order["plan"]["lanes"])
+    setup = next(way.runs[0].setup for way in ways if way.runs)
+    what = trained(setup.recipe.name, setup.plan.lanes)
     most = max(counts)
     often = f"{'up to ' if min(counts) < most else ''}{most} repeats each" if most > 1 else "one run each"
-    return f"{what}, {plural(order['plan']['steps'], 'step')}, {often}"
+    return f"{what}, {plural(setup.plan.steps, 'step')}, {often}"
 
 
 def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Any] | None = None) -> Comparison:
@@ -102,7 +102,7 @@ def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Any] |
     runs = {way.name: tuple(way.runs) for way in ways if way.runs}
     first = next((own[0] for own in runs.values()), None)
     rows = [_placed(row, runs.get(row.name, ()), first) for row in rows]
-    cpus = {name: own[0].order.get("cpus") for name, own in runs.items()}
+    cpus = {name: own[0].setup.cpus for name, own in runs.items()}
     rows = [replace(row, why=why.why(row, rows, cpus.get(row.name))) for row in rows]
     rows = [
         replace(row, notes=notes(row, runs.get(row.name, ()), first, way.why_not))
@@ -113,28 +113,28 @@ def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Any] |
         rows=tuple(rows),
         recommendation=recommend(rows),
         settings={**(shared_settings(first) if first else {}), **(settings or {})},
-        versions=dict(first.order["versions"]) if first else {},
+        versions=dict(first.setup.versions) if first else {},
         hosts=tuple(dict.fromkeys(rank.host for row in rows for rank in row.ranks if rank.host)),
         curve=curve(rows),
         runs=runs,
     )
 
 
-def shared_settings(run: Run) -> dict[str, Any]:
+def shared_settings(run: FinishedRun) -> dict[str, Any]:
     """Return what all rows of a comparison share, from one of its runs."""
-    spec, recipe, plan = run.order["spec"], run.order["recipe"], run.order["plan"]
+    setup = run.setup
     return {
-        "recipe": recipe["name"],
-        "global_batch": recipe["global_batch"],
-        "lanes": plan["lanes"],
-        "seed": recipe["seed"],
-        "steps": plan["steps"],
-        "samples": plan["samples"],
-        "launcher": spec["launcher"],
-        "device": run.result.get("device", spec["device"]),
-        "sync_batchnorm": spec["sync_batchnorm"],
-        "cpu": run.order.get("cpu"),
-        "cpus": run.order.get("cpus"),
+        "recipe": setup.recipe.name,
+        "global_batch": setup.recipe.global_batch,
+        "lanes": setup.plan.lanes,
+        "seed": setup.recipe.seed,
+        "steps": setup.plan.steps,
+        "samples": setup.plan.samples,
+        "launcher": setup.spec.launcher,
+        "device": run.result.device,
+        "sync_batchnorm": setup.spec.sync_batchnorm,
+        "cpu": setup.cpu,
+        "cpus": setup.cpus,
     }
 
 
@@ -143,7 +143,7 @@ def _row(way: Measured) -> Row:
     return replace(row, strategy=way.strategy)
 
 
-def _placed(row: Row, runs: Sequence[Run], first: Run | None) -> Row:
+def _placed(row: Row, runs: Sequence[FinishedRun], first: FinishedRun | None) -> Row:
     """Add what a row is to the first one, and what its ranks are to each other."""
     if not runs or first is None:
         return row

@@ -7,21 +7,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from lockstep.errors import BadInput
-from lockstep.report.collect import Run, check_order, read_run
+from lockstep.report.collect import FinishedRun, Run, read_run, why_unfinished
 from lockstep.report.compare import Comparison, Measured, heading, judge
 from lockstep.report.notes import reason
 from lockstep.report.units import plural
 from lockstep.report.wording import trained
-from lockstep.train.records import read_json
-
-PLAN = "plan.json"
+from lockstep.train.records import read_bytes
+from lockstep.train.schema.plan_json import ComparisonPlan, read_comparison_plan
+from lockstep.train.schema.reading import DOCUMENT_BYTES
+from lockstep.train.schema.result_json import Done
+from lockstep.train.schema.run_json import NAME as SETUP
+from lockstep.train.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -42,41 +45,31 @@ class Kind:
 
 def gather(folders: Sequence[Path]) -> Comparison:
     """Return the comparison of everything in these folders, or refuse and say which two do not go together."""
-    found = [path for folder in folders for path in find_runs(folder)]
-    runs = [read_any(path) for path in dict.fromkeys(path.absolute() for path in found)]
+    paths = [path for folder in folders for path in find_runs(folder)]
+    runs = [read_run(path) for path in dict.fromkeys(path.absolute() for path in paths)]
     check_comparable(runs)
-    planned = [way for folder in folders for way in _planned(folder)]
-    groups = group(sorted(runs, key=lambda run: (_place(run, planned), float(run.order.get("created") or 0.0))))
+    plans = [(folder, plan) for folder in folders if (plan := _plan(folder)) is not None]
+    planned = [way for folder, plan in plans for way in _planned(folder, plan)]
+    groups = group(sorted(runs, key=lambda run: (_place(run, planned), run.setup.created)))
     labels = names(list(groups))
     ways = [_measured(labels[key], key, own) for key, own in groups.items()]
     ways += [way for way in planned if not any(_same(way, key) for key in groups)]
-    recipe, plan = runs[0].order["recipe"], runs[0].order["plan"]
-    title = heading(trained(recipe["name"], plan["lanes"]), ways)
-    asked = _plan(folders[0]) if len(folders) == 1 else {}
-    kept = {name: asked[name] for name in ("command", "repeats") if name in asked}
-    return judge(title, ways, settings=kept or {"folders": [str(folder) for folder in folders]})
+    setup = runs[0].setup
+    title = heading(trained(setup.recipe.name, setup.plan.lanes), ways)
+    asked = plans[0][1] if plans and len(folders) == 1 else None
+    return judge(title, ways, settings={"command": asked.command, "repeats": asked.repeats} if asked else {})
 
 
 def find_runs(folder: Path) -> list[Path]:
     """Return the run folders that a folder is or holds."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder" if folder.exists() else f"{folder} does not exist")
-    if (folder / "run.json").is_file():
+    if (folder / SETUP).is_file():
         return [folder]
-    inside = sorted(path.parent for path in folder.glob("*/run.json"))
+    inside = sorted(path.parent for path in folder.glob(f"*/{SETUP}"))
     if not inside:
-        raise BadInput(f"{folder} is not a run folder (it has no run.json), and holds none")
+        raise BadInput(f"{folder} is not a run folder (it has no {SETUP}), and holds none")
     return inside
-
-
-def read_any(folder: Path) -> Run:
-    """Read a run that may not have ended: one without a result is a failed one."""
-    if (folder / "result.json").is_file():
-        return read_run(folder)
-    order = read_json(folder / "run.json")
-    check_order(folder / "run.json", order)
-    why = f"it has not ended, or was killed: {folder} has no result.json"
-    return Run(folder=folder, order=order, result={"outcome": "failed", "why": why}, losses=())
 
 
 def check_comparable(runs: Sequence[Run]) -> None:
@@ -84,8 +77,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
     first = runs[0]
     for run in runs[1:]:
         mine, theirs = _trained(first), _trained(run)
-        known = [name for name in mine if mine[name] is not None and theirs[name] is not None]
-        other = [f"{name} {mine[name]} and {theirs[name]}" for name in known if mine[name] != theirs[name]]
+        other = [f"{name} {mine[name]} and {theirs[name]}" for name in mine if mine[name] != theirs[name]]
         if other:
             raise BadInput(
                 f"{first.folder} and {run.folder} cannot be compared: {', '.join(other)}. Give folders of runs that "
@@ -93,53 +85,57 @@ def check_comparable(runs: Sequence[Run]) -> None:
             )
 
 
-def _trained(run: Run) -> dict[str, Any]:
-    recipe, plan = run.order["recipe"], run.order["plan"]
+def _trained(run: Run) -> dict[str, str | int]:
+    recipe, plan = run.setup.recipe, run.setup.plan
     return {
-        "recipe": recipe["name"],
-        "recipe file with SHA-256": str(recipe["source"])[:12] or "none" if "source" in recipe else None,
-        "global batch": recipe["global_batch"],
-        "seed": recipe["seed"],
-        "lanes": plan["lanes"],
-        "steps": plan["steps"],
-        "samples": plan.get("samples"),
+        "recipe": recipe.name,
+        "recipe file with SHA-256": recipe.source[:12] or "none",
+        "global batch": recipe.global_batch,
+        "seed": recipe.seed,
+        "lanes": plan.lanes,
+        "steps": plan.steps,
+        "samples": plan.samples,
     }
 
 
 def kind(run: Run) -> Kind:
-    """Return what a run has in common with its repeats."""
-    spec, result = run.order["spec"], run.result
+    """Return what a run has in common with its repeats; what only a result tells is taken from the settings else."""
+    spec = run.setup.spec
+    used = run.result if isinstance(run.result, Done) else spec
     return Kind(
-        strategy=spec["strategy"],
-        workers=spec["workers"],
-        threads=int(result.get("threads") or spec.get("threads") or 0),
-        launcher=spec["launcher"],
-        backend=str(result.get("backend") or spec.get("backend") or ""),
-        device=str(result.get("device") or spec.get("device") or ""),
-        sync_batchnorm=bool(spec.get("sync_batchnorm")),
-        exact=bool(spec.get("exact", True)),
-        hosts=tuple(sorted(set(run.hosts))) or (str(run.order.get("host", "")),),
-        torch=str(run.order["versions"].get("torch", "")),
+        strategy=spec.strategy,
+        workers=spec.workers,
+        threads=used.threads or 0,
+        launcher=spec.launcher,
+        backend=used.backend or "",
+        device=used.device,
+        sync_batchnorm=spec.sync_batchnorm,
+        exact=spec.exact,
+        hosts=tuple(sorted(set(run.hosts) - {""})) or (run.setup.host,),
+        torch=run.setup.versions.get("torch") or "",
     )
 
 
 def group(runs: Sequence[Run]) -> dict[Kind, list[Run]]:
     """Return the repeats of each row; one that failed belongs to those that were asked for alike."""
     groups: dict[Kind, list[Run]] = {}
-    done = {kind(run): run.order for run in runs if run.done}
+    done = {kind(run): _asked(run) for run in runs if isinstance(run, FinishedRun)}
     for run in runs:
         key = kind(run)
-        if not run.done:  # it may not have come to know its threads, backend and device
-            spec, host = run.order["spec"], run.order.get("host")
-            alike = (k for k, order in done.items() if (order["spec"], order.get("host")) == (spec, host))
-            key = next(alike, key)
+        if not isinstance(run, FinishedRun):  # it may not have come to know its threads, backend and device
+            key = next((alike for alike, asked in done.items() if asked == _asked(run)), key)
         groups.setdefault(key, []).append(run)
     return groups
 
 
+def _asked(run: Run) -> tuple[RunSpec, str]:
+    """Return what was asked for, and where; a comparison keeps the weights of the first repeat alone."""
+    return replace(run.setup.spec, most_weights=None), run.setup.host
+
+
 def names(kinds: Sequence[Kind]) -> dict[Kind, str]:
     """Return the shortest names that tell the rows apart: the strategy, and what differs within it."""
-    found = {}
+    labels = {}
     for one in kinds:
         alike = [other for other in kinds if other.strategy == one.strategy]
         parts = [one.strategy]
@@ -156,8 +152,8 @@ def names(kinds: Sequence[Kind]) -> dict[Kind, str]:
             parts.append(f"on {' and '.join(one.hosts)}")
         if _differ(alike, "torch"):
             parts.append(f"torch {one.torch}")
-        found[one] = ", ".join(part for part in parts if part)
-    return found
+        labels[one] = ", ".join(part for part in parts if part)
+    return labels
 
 
 def _differ(kinds: Sequence[Kind], name: str) -> bool:
@@ -165,45 +161,59 @@ def _differ(kinds: Sequence[Kind], name: str) -> bool:
 
 
 def _measured(name: str, key: Kind, runs: Sequence[Run]) -> Measured:
-    failed = [reason(str(run.result.get("why", "")), run.folder) for run in runs if not run.done]
+    failed = [reason(why_unfinished(run), run.folder) for run in runs if not isinstance(run, FinishedRun)]
     return Measured(
         name=name,
         strategy=key.strategy,
         workers=key.workers,
         threads=key.threads,
-        runs=tuple(run for run in runs if run.done),
+        runs=tuple(run for run in runs if isinstance(run, FinishedRun)),
         why_not=failed[0] if failed else "",
     )
 
 
-def _planned(folder: Path) -> list[Measured]:
+def _planned(folder: Path, plan: ComparisonPlan) -> list[Measured]:
     """Return the ways that a comparison meant to run, with the reason for one that has no run folder."""
-    try:
-        specs = [(str(way["name"]), way["spec"]) for way in _plan(folder)["ways"]]
-        made = [(name, str(s["strategy"]), int(s["workers"]), int(s["threads"] or 0)) for name, s in specs]
-    except (KeyError, TypeError, ValueError):
-        return []
     why = _reasons(folder)
     return [
-        Measured(name=name, strategy=strategy, workers=workers, threads=threads, why_not=why.get(name, "not run"))
-        for name, strategy, workers, threads in made
+        Measured(
+            name=way.name,
+            strategy=way.spec.strategy,
+            workers=way.spec.workers,
+            threads=way.spec.threads or 0,
+            why_not=why.get(way.name) or "not run",
+        )
+        for way in plan.ways
     ]
 
 
-def _plan(folder: Path) -> Mapping[str, Any]:
+def _plan(folder: Path) -> ComparisonPlan | None:
     """Return what was asked for, if that is known: it only adds what the run folders do not say."""
     try:
-        return read_json(folder / PLAN)
+        return read_comparison_plan(folder)
     except BadInput:
-        return {}
+        return None
+
+
+class RowReason(msgspec.Struct):
+    """What is read back of a row of comparison.json."""
+
+    name: str
+    why_not: str = ""
+
+
+class Reasons(msgspec.Struct):
+    """What is read back of comparison.json: an earlier report knows why a way never had a run folder."""
+
+    rows: tuple[RowReason, ...]
 
 
 def _reasons(folder: Path) -> Mapping[str, str]:
     try:
-        rows = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["rows"]
-        return {str(row["name"]): str(row["why_not"] or "not run") for row in rows}
-    except (OSError, KeyError, TypeError, ValueError):
+        earlier = msgspec.json.decode(read_bytes(folder / "comparison.json", DOCUMENT_BYTES), type=Reasons)
+    except (BadInput, ValueError, RecursionError):
         return {}
+    return {row.name: row.why_not for row in earlier.rows}
 
 
 def _same(way: Measured, key: Kind) -> bool:

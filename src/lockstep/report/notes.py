@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.report.collect import Run
+from lockstep.report.collect import FinishedRun
 from lockstep.report.parity import promises_bits, unsteady
 from lockstep.report.rows import Row
 from lockstep.report.units import size
@@ -23,36 +23,36 @@ STEADIER = "seed the recipe's own random numbers, and leave out what depends on 
 MEMORY_WORDS = ("MemoryError", "can't allocate memory", "out of memory", "OutOfMemoryError", "Cannot allocate memory")
 
 
-def notes(row: Row, runs: Sequence[Run], first: Run | None, why_not: str = "") -> tuple[str, ...]:
+def notes(row: Row, runs: Sequence[FinishedRun], first: FinishedRun | None, why_not: str = "") -> tuple[str, ...]:
     """Return the notes of a row; `why_not` is why it has fewer repeats than asked for, if it has."""
     if not runs or first is None:
         return ()
-    found = [f"stopped after {len(runs)} of its repeats: {why_not}"] if why_not else []
+    lines = [f"stopped after {len(runs)} of its repeats: {why_not}"] if why_not else []
     if not row.finite:
-        found.append("the loss or a metric is not a finite number: its figures say nothing about training")
-    if any(run.order.get("resumed") for run in runs):
-        found.append("it was broken off and went on: its time and throughput are those of the last attempt")
-    found += slow_repeats(runs)
+        lines.append("the loss or a metric is not a finite number: its figures say nothing about training")
+    if any(run.setup.resumed for run in runs):
+        lines.append("it was interrupted and resumed: its time and throughput are those of the last attempt")
+    lines += slow_repeats(runs)
     if told := unsteady(runs):
-        found.append(f"{told}: {STEADIER if promises_bits(row.strategy) else f'{row.strategy} promises no more'}")
+        lines.append(f"{told}: {STEADIER if promises_bits(row.strategy) else f'{row.strategy} promises no more'}")
     if row.unaccounted is not None and abs(row.unaccounted) > ACCOUNTED:
-        found.append(f"the parts leave {row.unaccounted:.0%} of the step unaccounted for")
+        lines.append(f"the parts leave {row.unaccounted:.0%} of the step unaccounted for")
     if row.step_seconds and not row.parts:
-        found.append("steps were not divided into parts")
-    found += _elsewhere(runs[0], first)
-    return tuple(found)
+        lines.append("steps were not divided into parts")
+    lines += _elsewhere(runs[0], first)
+    return tuple(lines)
 
 
-def slow_repeats(runs: Sequence[Run]) -> list[str]:
+def slow_repeats(runs: Sequence[FinishedRun]) -> list[str]:
     """Name the repeats that were much slower than the others; they are kept."""
-    steps = [float(run.result["step_seconds"]) for run in runs]
-    found = []
+    steps = [run.result.step_seconds for run in runs]
+    lines = []
     for place, seconds in enumerate(steps):
         others = steps[:place] + steps[place + 1 :]
         if others and seconds > OUTLIER * statistics.median(others):
             times = seconds / statistics.median(others)
-            found.append(f"repeat {place + 1} took {times:.1f} times the others' time: kept, see the spread")
-    return found
+            lines.append(f"repeat {place + 1} took {times:.1f} times the others' time: kept, see the spread")
+    return lines
 
 
 def reason(text: str, folder: Path | None = None) -> str:
@@ -72,20 +72,19 @@ def _amount(text: str) -> str:
     return size(float(number)) if unit == "bytes" else text
 
 
-def _elsewhere(run: Run, first: Run) -> list[str]:
+def _elsewhere(run: FinishedRun, first: FinishedRun) -> list[str]:
     """Say if a row was made by other versions, or on another host, than the first row."""
-    found = []
-    mine, theirs = run.order["versions"], first.order["versions"]
+    lines = []
+    mine, theirs = run.setup.versions, first.setup.versions
     other = [
         f"{name} {mine.get(name)} ({theirs.get(name)})" for name in BITS_DEPEND_ON if mine.get(name) != theirs.get(name)
     ]
     if other:
-        found.append(f"made with other versions than the first row: {', '.join(other)}")
+        lines.append(f"made with other versions than the first row: {', '.join(other)}")
     if _place(run) != _place(first):
-        found.append(f"started on {_place(run)}, the first row on {_place(first)}")
-    return found
+        lines.append(f"started on {_place(run)}, the first row on {_place(first)}")
+    return lines
 
 
-def _place(run: Run) -> str:
-    cpu = run.order.get("cpu")
-    return f"{run.order.get('host')}{f' ({cpu})' if cpu else ''}"
+def _place(run: FinishedRun) -> str:
+    return f"{run.setup.host}{f' ({run.setup.cpu})' if run.setup.cpu else ''}"

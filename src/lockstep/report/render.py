@@ -13,7 +13,7 @@ from lockstep.train.weights import NAME as WEIGHTS
 
 if TYPE_CHECKING:
     from lockstep.bench.start import Figure
-    from lockstep.report.collect import Run
+    from lockstep.report.collect import FinishedRun, Run
 
 LOSS_ROWS = 8
 WIDTH = 160
@@ -52,26 +52,25 @@ def loss_table(run: Run) -> Table:
     return table
 
 
-def run_lines(run: Run) -> list[str]:
+def run_lines(run: FinishedRun) -> list[str]:
     """Return what a person wants to know of one run."""
-    result, spec = run.result, run.order["spec"]
-    shown = {name: "not a number" if value is None else f"{value:.4f}" for name, value in result["metrics"].items()}
+    result, setup = run.result, run.setup
+    spec = setup.spec
+    shown = {name: "not a number" if value is None else f"{value:.4f}" for name, value in result.metrics.items()}
     metrics = ", ".join(f"{name} {value}" for name, value in shown.items())
-    memory = " + ".join(f"{bytes_ / 2**20:.0f}" for bytes_ in result["peak_memory"])
-    name, lanes = run.order["recipe"]["name"], run.order["plan"]["lanes"]
-    how = f"{spec['strategy']} on {spec['workers']} worker(s) by {spec['launcher']}, {lanes} lanes"
-    resumed = result.get("resumed")
-    since = f" (from step {resumed[-1]['step']} on)" if resumed else ""
-    speed = f"{result['steps']} steps{since} in {result['seconds']:.2f} s, {result['samples_per_second']:.0f} samples/s"
-    coupled = result.get("depends_on_workers")
+    memory = " + ".join(f"{bytes_ / 2**20:.0f}" for bytes_ in result.peak_memory)
+    how = f"{spec.strategy} on {spec.workers} worker(s) by {spec.launcher}, {setup.plan.lanes} lanes"
+    since = f" (from step {result.resumed[-1].step} on)" if result.resumed else ""
+    speed = f"{result.steps} steps{since} in {result.seconds:.2f} s, {result.samples_per_second:.0f} samples/s"
+    coupled = result.depends_on_workers
     depends = f" (depends on the number of workers: {coupled})" if coupled else ""
-    ran = [f"{what}: {result[what]}" for what in ("exchange", "optimizer") if result.get(what)]
+    ran = [f"{what}: {said}" for what, said in (("exchange", result.exchange), ("optimizer", result.optimizer)) if said]
     return [
-        f"{name} with {how}, {result['threads']} thread(s) each, {result['device']}",
-        f"{speed}, {result['memory_measure']} {memory} MiB",
+        f"{setup.recipe.name} with {how}, {result.threads} thread(s) each, {result.device}",
+        f"{speed}, {result.memory_measure} {memory} MiB",
         *([", ".join(ran)] if ran else []),
         f"evaluation: {metrics or 'none'}",
-        f"digest {result['digest']}{depends}",
+        f"digest {result.digest}{depends}",
         f"run folder {run.folder}",
         *([f"weights {run.folder / WEIGHTS}"] if (run.folder / WEIGHTS).is_file() else []),
     ]

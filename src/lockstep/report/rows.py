@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lockstep.report.collect import Run
-
-PARTS = ("data", "forward", "backward", "exchange", "optimizer", "wait")
-"""What a step consists of, in the order of a step."""
+from lockstep.report.collect import FinishedRun
+from lockstep.train.schema.result_json import RankResult
+from lockstep.train.schema.scalars import PARTS, Part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class RankRow:
     """Of all steps, warm-up included."""
     step_seconds: float | None = None
     """Of a step, median."""
-    parts: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[Part, float] = field(default_factory=dict)
     """Seconds of a mean step by part; see PARTS."""
     hidden: float = 0.0
     """Seconds of exchange behind backward, of a mean step."""
@@ -98,7 +97,7 @@ class Row:
     """What makes the digest depend on the number of workers, if anything does."""
     parity: str = ""
     """Whether the bits are those of the first row; if not, by how much, where first, and the likely cause."""
-    parts: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[Part, float] = field(default_factory=dict)
     """Seconds of a mean step by part, the mean over ranks; see PARTS."""
     unaccounted: float | None = None
     """The share of the step that no part explains."""
@@ -130,42 +129,42 @@ class Row:
         return asdict(self) | {"largest_memory": self.largest_memory, "total_memory": self.total_memory}
 
 
-def summarise(name: str, workers: int, threads: int, runs: Sequence[Run], why_not: str = "") -> Row:
+def summarise(name: str, workers: int, threads: int, runs: Sequence[FinishedRun], why_not: str = "") -> Row:
     """Return the row of one way from its finished runs, as far as the row can be told without its neighbours."""
     if not runs:
         return Row(name=name, workers=workers, threads=threads, why_not=why_not or "not run")
     results = [run.result for run in runs]
-    last, order = results[-1], runs[-1].order
-    seconds = [float(result["seconds"]) for result in results]
-    steps = [float(result["step_seconds"]) for result in results]
-    digests = {str(result["digest"]) for result in results}
-    batch = order.get("recipe", {}).get("global_batch")
+    last, setup = results[-1], runs[-1].setup
+    seconds = [result.seconds for result in results]
+    steps = [result.step_seconds for result in results]
+    digests = {result.digest for result in results}
+    quartiles = (last.step_quartiles[0], last.step_quartiles[2])
     ranks = _rank_rows(runs)
     return Row(
         name=name,
-        strategy=str(order.get("spec", {}).get("strategy", name)),
+        strategy=setup.spec.strategy,
         workers=workers,
-        threads=int(last.get("threads", threads)),
-        global_batch=batch,
-        batch_per_worker=batch / workers if batch else None,
-        backend=str(last.get("backend") or ""),
-        exchange=str(last.get("exchange") or ""),
-        optimizer=str(last.get("optimizer") or ""),
+        threads=last.threads,
+        global_batch=setup.recipe.global_batch,
+        batch_per_worker=setup.recipe.global_batch / workers,
+        backend=last.backend or "",
+        exchange=last.exchange,
+        optimizer=last.optimizer,
         repeats=len(runs),
         seconds=statistics.median(seconds),
         seconds_spread=(min(seconds), max(seconds)),
         step_seconds=statistics.median(steps),
-        step_spread=(min(steps), max(steps)) if len(steps) > 1 else _quartiles(last, steps[0]),
+        step_spread=(min(steps), max(steps)) if len(steps) > 1 else quartiles,
         samples_per_second=statistics.median(throughput(run) for run in runs),
-        start_seconds=_median(results, "start_seconds"),
-        compile_seconds=_median(results, "compile_seconds"),
-        peak_memory=tuple(max(ranks) for ranks in zip(*(result["peak_memory"] for result in results), strict=True)),
-        memory_measure=str(last["memory_measure"]),
-        loss=None if last.get("loss") is None else float(last["loss"]),
-        finite=all(result.get("finite", True) and result.get("loss") is not None for result in results),
-        metrics=dict(last["metrics"]),
+        start_seconds=statistics.median(result.start_seconds for result in results),
+        compile_seconds=statistics.median(result.compile_seconds for result in results),
+        peak_memory=_largest([result.peak_memory for result in results]),
+        memory_measure=last.memory_measure,
+        loss=last.loss,
+        finite=all(result.finite and result.loss is not None for result in results),
+        metrics=dict(last.metrics),
         digest=digests.pop() if len(digests) == 1 else "",
-        depends_on_workers=str(last.get("depends_on_workers", "")),
+        depends_on_workers=last.depends_on_workers,
         parts=mean_parts(ranks),
         unaccounted=unaccounted(runs),
         ranks=ranks,
@@ -173,64 +172,56 @@ def summarise(name: str, workers: int, threads: int, runs: Sequence[Run], why_no
     )
 
 
-def mean_parts(ranks: Sequence[RankRow]) -> dict[str, float]:
+def mean_parts(ranks: Sequence[RankRow]) -> dict[Part, float]:
     """Return the parts of a step, the mean over the ranks that measured them."""
     measured = [rank.parts for rank in ranks if rank.parts]
     return {part: math.fsum(one.get(part, 0.0) for one in measured) / len(measured) for part in PARTS if measured}
 
 
-def throughput(run: Run) -> float:
+def throughput(run: FinishedRun) -> float:
     """Return samples per second after warm-up."""
-    whole, seconds = (float(run.result[key]) for key in ("samples_per_second", "seconds"))
-    steps = len(run.steps[0]) if run.steps else int(run.result["steps"])  # of a run that went on, the last attempt's
-    warmup = int(run.result.get("warmup_steps", 0))
-    before = max((math.fsum(line["total"] for line in rank[:warmup]) for rank in run.steps), default=0.0)
+    whole, seconds, warmup = run.result.samples_per_second, run.result.seconds, run.result.warmup_steps
+    steps = len(run.steps[0]) if run.steps else run.result.steps  # of a run that was resumed, the last attempt's
+    before = max((math.fsum(line.total for line in rank[:warmup]) for rank in run.steps), default=0.0)
     return whole * seconds * (1.0 - warmup / steps) / (seconds - before) if 0.0 < before < seconds else whole
 
 
-def unaccounted(runs: Sequence[Run]) -> float | None:
+def unaccounted(runs: Sequence[FinishedRun]) -> float | None:
     """Return the share of the steps after warm-up that their parts do not explain; None if no parts were measured."""
     parts = total = 0.0
     for run in runs:
-        for line in (line for rank in run.steps for line in rank[int(run.result.get("warmup_steps", 0)) :]):
-            if line.get("seconds"):
-                parts += math.fsum(line["seconds"].values())
-                total += line["total"]
+        for line in (line for rank in run.steps for line in rank[run.result.warmup_steps :]):
+            if line.seconds:
+                parts += math.fsum(line.seconds.values())
+                total += line.total
     return 1.0 - parts / total if total else None
 
 
-def _rank_rows(runs: Sequence[Run]) -> tuple[RankRow, ...]:
-    """Bring each rank's figures of all repeats together; absent figures stay absent."""
-    by_rank: dict[int, list[Mapping[str, Any]]] = {}
+def _rank_rows(runs: Sequence[FinishedRun]) -> tuple[RankRow, ...]:
+    """Bring each rank's figures of all repeats together."""
+    by_rank: dict[int, list[tuple[RankResult, float]]] = {}
     for run in runs:
-        for entry in run.result.get("ranks") or ():
-            rank = int(entry["rank"])
-            lines = run.steps[rank] if rank < len(run.steps) else ()
-            seconds = math.fsum(line["total"] for line in lines) if lines else None
-            by_rank.setdefault(rank, []).append({**entry, "seconds": seconds})
-    return tuple(_rank_row(rank, entries) for rank, entries in sorted(by_rank.items()))
+        for figures, lines in zip(run.result.ranks, run.steps, strict=True):
+            by_rank.setdefault(figures.rank, []).append((figures, math.fsum(line.total for line in lines)))
+    return tuple(_rank_row(rank, repeats) for rank, repeats in sorted(by_rank.items()))
 
 
-def _rank_row(rank: int, entries: Sequence[Mapping[str, Any]]) -> RankRow:
-    parts = [entry["parts"] for entry in entries if entry.get("parts")]
+def _rank_row(rank: int, repeats: Sequence[tuple[RankResult, float]]) -> RankRow:
+    every = [figures for figures, _ in repeats]
+    parts = [figures.parts for figures in every if figures.parts]
     return RankRow(
         rank=rank,
-        host=str(entries[-1].get("host", "")),
-        seconds=_median(entries, "seconds"),
-        step_seconds=_median(entries, "step_seconds"),
-        parts={part: statistics.median(float(one.get(part, 0.0)) for one in parts) for part in PARTS if parts},
-        hidden=_median(entries, "hidden") or 0.0,
-        sent=_median(entries, "sent") or 0.0,
-        peak_memory=int(max(entry.get("peak_memory") or 0 for entry in entries)),
-        loss=entries[-1].get("loss"),
+        host=every[-1].host,
+        seconds=statistics.median(seconds for _, seconds in repeats),
+        step_seconds=statistics.median(figures.step_seconds for figures in every),
+        parts={part: statistics.median(one.get(part, 0.0) for one in parts) for part in PARTS if parts},
+        hidden=statistics.median(figures.hidden for figures in every),
+        sent=statistics.median(figures.sent for figures in every),
+        peak_memory=max(figures.peak_memory for figures in every),
+        loss=every[-1].loss,
     )
 
 
-def _median(entries: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    found = [float(entry[key]) for entry in entries if entry.get(key) is not None]
-    return statistics.median(found) if found else None
-
-
-def _quartiles(result: Mapping[str, Any], step: float) -> tuple[float, float]:
-    found = result.get("step_quartiles")
-    return (float(found[0]), float(found[2])) if found else (step, step)
+def _largest(repeats: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the largest figure of each rank over the repeats."""
+    return tuple(max(ranks) for ranks in zip(*repeats, strict=True))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
-    from lockstep.report.collect import Run
+    from lockstep.report.collect import FinishedRun
     from lockstep.report.compare import Comparison
 
 
@@ -36,7 +36,7 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
     return made
 
 
-def _write_run(run: Run, folder: Path) -> None:
+def _write_run(run: FinishedRun, folder: Path) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -50,21 +50,19 @@ def _write_run(run: Run, folder: Path) -> None:
         writer.close()
 
 
-def scalars(run: Run) -> Iterator[tuple[int, float, dict[str, float]]]:
+def scalars(run: FinishedRun) -> Iterator[tuple[int, float, dict[str, float]]]:
     """Yield step, time and named values: the loss of all ranks, the time of a step by rank and part, the metrics."""
-    lines = {line["step"]: [ranks[place] for ranks in run.steps] for place, line in enumerate(run.steps[0])}
+    steps = list(zip(*run.steps, strict=True))
     when = 0.0
-    for (step, ranks), loss in zip(lines.items(), run.losses[-len(lines) :], strict=False):
-        when = float(ranks[0].get("began") or ranks[0].get("time") or 0.0)
+    for ranks, loss in zip(steps, run.losses[-len(steps) :], strict=False):
+        when = ranks[0].began
         values = {"loss": loss}
         for rank, line in enumerate(ranks):
-            values[f"step_seconds/rank_{rank}"] = float(line.get("total") or 0.0)
-            values |= {f"{part}_seconds/rank_{rank}": float(s) for part, s in (line.get("seconds") or {}).items()}
-            if line.get("memory") is not None:
-                values[f"memory/rank_{rank}"] = float(line["memory"])
-        yield step, when, {tag: value for tag, value in values.items() if math.isfinite(value)}
-    metrics = {
-        f"evaluation/{name}": value for name, value in run.result.get("metrics", {}).items() if value is not None
-    }
+            values[f"step_seconds/rank_{rank}"] = line.total
+            values |= {f"{part}_seconds/rank_{rank}": seconds for part, seconds in (line.seconds or {}).items()}
+            if line.memory is not None:
+                values[f"memory/rank_{rank}"] = float(line.memory)
+        yield ranks[0].step, when, {tag: value for tag, value in values.items() if math.isfinite(value)}
+    metrics = {f"evaluation/{name}": value for name, value in run.result.metrics.items() if value is not None}
     if metrics:
-        yield max(lines), when, metrics
+        yield steps[-1][0].step, when, metrics

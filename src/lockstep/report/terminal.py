@@ -15,9 +15,10 @@ from rich.text import Text
 
 from lockstep.report.columns import Column, columns, rank_columns, slowest
 from lockstep.report.parity import FIRST, SAME
-from lockstep.report.rows import PARTS, Row
+from lockstep.report.rows import Row
 from lockstep.report.units import NONE, share, size
 from lockstep.report.wording import shared
+from lockstep.train.schema.scalars import PARTS
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.report.rows import PARTS
+from lockstep.train.schema.scalars import PARTS
 
 LIGHT = {
     "ground": "#f6f7f9",

@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.registry import BASELINE, DEFAULT, STRATEGIES, described
-from lockstep.report.rows import PARTS, RankRow, Row
+from lockstep.report.rows import RankRow, Row
 from lockstep.report.units import duration, plural
+from lockstep.train.schema.scalars import PARTS, Part
 
 DATA, EXCHANGE, OPTIMIZER, WAIT = 0.20, 0.15, 0.30, 0.10
 """Shares of a step from which a part is worth a sentence."""
@@ -51,7 +52,7 @@ class Scene:
     cpus: int | None = None
     """Cores of each host, if known."""
 
-    def share(self, *parts: str) -> float:
+    def share(self, *parts: Part) -> float:
         """Return the share of the step that parts take."""
         whole = math.fsum(self.row.parts.values())
         return math.fsum(self.row.parts[part] for part in parts) / whole if whole else 0.0

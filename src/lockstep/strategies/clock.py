@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Final, Literal, get_args
 
-PARTS: Final = ("data", "forward", "backward", "exchange", "optimizer", "wait")
+Part = Literal["data", "forward", "backward", "exchange", "optimizer", "wait"]
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
 """`exchange` moves and combines gradients, and what follows from them; `wait` is for the slowest worker."""
 
 Span = tuple[str, float, float]

@@ -15,7 +15,9 @@ from lockstep.errors import BadInput
 from lockstep.train.checkpoint_file import stored_name
 from lockstep.train.checkpoint_folder import kept, last_good
 from lockstep.train.checkpoint_header import read_header
-from lockstep.train.records import CannotWrite, read_json
+from lockstep.train.records import CannotWrite
+from lockstep.train.schema.result_json import NAME as RESULT
+from lockstep.train.schema.result_json import Done, read_result
 from lockstep.train.tensor_file import Damaged, TensorFile
 from lockstep.train.weights import KIND, NAME, WeightsDraft
 
@@ -144,7 +146,6 @@ def _checked(file: TensorFile, names: Mapping[str, str]) -> TensorFile:
 def _why_none(folder: Path) -> str:
     if older := sorted(path.name for path in folder.glob("*.ls")):
         return f"an older version of Lockstep wrote {older[-1]}, which this one does not read. Run it again"
-    result = folder / "result.json"
-    if result.is_file() and read_json(result).get("outcome") == "done":
+    if (folder / RESULT).is_file() and isinstance(read_result(folder), Done):
         return "a comparison keeps those of a way's first repeat, up to 64 MiB. Run it with `lockstep run`"
     return "the run did not finish, and wrote no checkpoint. Run it with --checkpoint-every N"

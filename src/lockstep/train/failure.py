@@ -12,35 +12,19 @@ import socket
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from lockstep.errors import BadInput, LockstepError, NotFinite, PeerLost
-from lockstep.train.records import CannotWrite, read_json, read_records, write_json
+from lockstep.train.records import CannotWrite, write_document
+from lockstep.train.schema.error_json import Failure, Kind, error_path, read_failures
+from lockstep.train.schema.rank_jsonl import EndLine, header_of, rank_path, read_rank, steps_of
 
 CONTACT_WORDS = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "gloo", "nccl")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """What one rank has to say about its own end."""
-
-    rank: int
-    """Who."""
-    host: str
-    """Where."""
-    step: int
-    """In which step; -1 before the first."""
-    kind: str
-    """`input`: refused before training; `own`: raised here; `loss`: it is no number; `contact`: another was lost."""
-    text: str
-    """One sentence, or a traceback."""
-    time: float
-    """When, in seconds since the epoch."""
-
-
 def describe(error: BaseException, *, rank: int, step: int) -> Failure:
     """Return the note a rank leaves about an exception."""
+    kind: Kind
     if isinstance(error, BadInput):
         kind, text = "input", str(error)
     elif isinstance(error, SystemExit):
@@ -53,6 +37,7 @@ def describe(error: BaseException, *, rank: int, step: int) -> Failure:
         kind, text = "own", str(error)
     else:
         kind, text = "own", _trace(error)
+    text = text.encode(errors="backslashreplace").decode()  # names of files may not be Unicode text
     return Failure(rank=rank, host=socket.gethostname(), step=step, kind=kind, text=text, time=time.time())
 
 
@@ -70,31 +55,21 @@ def lost_contact(error: BaseException) -> bool:
 def leave_note(folder: Path, failure: Failure) -> bool:
     """Write a rank's note; False if even that cannot be written."""
     try:
-        write_json(folder / f"rank-{failure.rank}.error.json", asdict(failure))
+        write_document(error_path(folder, failure.rank), failure)
     except CannotWrite:
         return False
     return True
 
 
-def read_notes(folder: Path) -> list[Failure]:
-    """Return the notes of a run folder, the earliest first."""
-    known = [field.name for field in fields(Failure)]
-    found = []
-    for path in folder.glob("rank-*.error.json"):
-        content = read_json(path)
-        found.append(Failure(**{name: content[name] for name in known}))
-    return sorted(found, key=lambda failure: failure.time)
-
-
 def finished(folder: Path, rank: int) -> bool:
     """Say whether a rank wrote its end line."""
-    path = folder / f"rank-{rank}.jsonl"
-    return path.is_file() and any("end" in line for line in read_records(path)[-1:])
+    path = rank_path(folder, rank)
+    return path.is_file() and any(isinstance(line, EndLine) for line in read_rank(path)[-1:])
 
 
 def first_cause(folder: Path, workers: int, exits: Mapping[int, int]) -> Failure:
     """Return the failure that the others follow from; `exits` holds the exit codes that are known, first first."""
-    notes = read_notes(folder)
+    notes = read_failures(folder)
     for kinds in (("input",), ("own", "loss")):
         for note in notes:
             if note.kind in kinds:
@@ -133,15 +108,15 @@ def how_it_ended(code: int) -> str:
 def _silent(folder: Path, ranks: Sequence[int], exits: Mapping[int, int]) -> Failure:
     """Return the failure of the first of the ranks that left no note; the launcher may have ended the others."""
     rank, *others = ranks
-    path = folder / f"rank-{rank}.jsonl"
-    lines = read_records(path) if path.is_file() else []
-    steps = [line["step"] for line in lines if "step" in line]
-    host = lines[0].get("host", "?") if lines else socket.gethostname()
+    path = rank_path(folder, rank)
+    lines = read_rank(path) if path.is_file() else []
+    steps, header = steps_of(lines), header_of(lines)
+    host = header.host if header else socket.gethostname()
     text = how_it_ended(exits[rank]) if rank in exits else "the process ended without a word"
     if others:
         text += f"\nrank {', '.join(map(str, others))} left no note either: the launcher ended it, or it went first"
     # A line is written when a step is done, so the one that was being computed is the next.
-    step = steps[-1] + 1 if steps else (0 if lines else -1)
+    step = steps[-1].step + 1 if steps else (0 if lines else -1)
     return Failure(rank=rank, host=host, step=step, kind="silent", text=text, time=time.time())
 
 

@@ -1,8 +1,6 @@
 """Fingerprints of the weights at a few steps, so that two runs can be told apart: at which step, in which tensor.
 
-prints.jsonl   {"step": 4, "parameters": {NAME: [HASH, MEAN, NORM]}, "buffers": {NAME: [HASH, MEAN, NORM]}}
-
-HASH is the first 8 bytes, in hex, of the tensor's hash, see digest.py. Above LARGE bytes only the hash is taken.
+Above LARGE bytes only the hash is taken. The file is described in `schema/fingerprints_jsonl.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from lockstep.state.hashes import summaries
 from lockstep.state.holdings import model_only
 from lockstep.state.table import agree
 from lockstep.train.records import Lines
+from lockstep.train.schema.fingerprints_jsonl import NAME, Fingerprint, FingerprintLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 LARGE = 64 << 20
 """Bytes of parameters above which means and norms are left out: they would take longer than the hash."""
-
-Fingerprint = list[str | float | None]
 
 
 def is_fingerprint_step(step: int, steps: int) -> bool:
@@ -38,7 +35,7 @@ class Fingerprints:
 
     def __init__(self, folder: Path, group: Group, steps: int) -> None:
         self._group, self._steps = group, steps
-        self._lines = Lines(folder / "prints.jsonl") if group.rank == 0 else None
+        self._lines = Lines(folder / NAME) if group.rank == 0 else None
         self.seconds = 0.0
 
     def after(self, step: int, holdings: Callable[[], list[Holding]]) -> None:
@@ -46,22 +43,22 @@ class Fingerprints:
         if not is_fingerprint_step(step, self._steps):
             return
         began = time.perf_counter()
-        content = fingerprints(self._group, model_only(holdings()))
+        line = fingerprints(self._group, step, model_only(holdings()))
         if self._lines is not None:
-            self._lines.write({"step": step, **content})
+            self._lines.write(line)
             if step == self._steps - 1:
                 self._lines.close()
         self._group.barrier()
         self.seconds += time.perf_counter() - began
 
 
-def fingerprints(group: Group, holdings: Sequence[Holding]) -> dict[str, dict[str, Fingerprint]]:
-    """Return the fingerprints of parameters and of buffers; all ranks of the group call this together."""
+def fingerprints(group: Group, step: int, holdings: Sequence[Holding]) -> FingerprintLine:
+    """Return the fingerprints of parameters and of buffers after a step; all ranks of the group call this together."""
     table = agree(group, holdings)
     parameters = [entry for entry in table.entries if entry.name.startswith("parameter/")]
     small = sum(entry.numel * entry.dtype.itemsize for entry in parameters) <= LARGE
-    kinds: dict[str, dict[str, Fingerprint]] = {"parameters": {}, "buffers": {}}
+    kinds: dict[str, dict[str, Fingerprint]] = {"parameter": {}, "buffer": {}}
     for name, summary in summaries(group, table, holdings, numbers=small).items():
         kind, _, plain = name.partition("/")
-        kinds[f"{kind}s"][plain] = [summary.hash[:16], summary.mean, summary.norm]
-    return kinds
+        kinds[kind][plain] = Fingerprint(summary.hash[:16], summary.mean, summary.norm)
+    return FingerprintLine(step=step, parameters=kinds["parameter"], buffers=kinds["buffer"])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from lockstep.train.checkpoint import save
 from lockstep.train.checkpoint_folder import last_good, path_of, prune
-from lockstep.train.records import read_json
+from lockstep.train.schema.rank_jsonl import CheckpointLine
+from lockstep.train.schema.run_json import Resumption, read_setup
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,10 +40,10 @@ class Keeper:
             prune(self._folder)
         took = time.perf_counter() - began
         self.seconds += took
-        self._records.write({"checkpoint": done, "seconds": {"checkpoint": round(took, 7)}})
+        self._records.write(CheckpointLine(steps=done, seconds=round(took, 7)))
 
 
-def go_on(trainer: Trainer, folder: Path, recipe: str) -> list[dict[str, Any]]:
+def go_on(trainer: Trainer, folder: Path, recipe: str) -> list[Resumption]:
     """Load the last good checkpoint; return the history of the run, with what may make other bits."""
     damaged: list[str] = []
 
@@ -54,5 +57,5 @@ def go_on(trainer: Trainer, folder: Path, recipe: str) -> list[dict[str, Any]]:
         return []
     for text in warnings:
         print(f"lockstep: warning: {text}", file=sys.stderr, flush=True)  # noqa: T201
-    before: list[dict[str, Any]] = read_json(folder / "run.json").get("resumed", [])
-    return [*before[:-1], *({**one, "warnings": warnings} for one in before[-1:])]
+    before = read_setup(folder).resumed
+    return [*before[:-1], *(msgspec.structs.replace(last, warnings=tuple(warnings)) for last in before[-1:])]

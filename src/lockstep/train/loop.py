@@ -7,7 +7,6 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lockstep.data.source import count_samples
@@ -19,6 +18,7 @@ from lockstep.train.progress import Progress
 from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
 from lockstep.train.resume import holding
+from lockstep.train.schema.rank_jsonl import HeaderLine
 from lockstep.train.steps import StepLog
 from lockstep.train.trainer import Trainer
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lockstep.data.loader import Batch
     from lockstep.mesh import Mesh
     from lockstep.recipe import Plan, Recipe
+    from lockstep.strategies.base import How
     from lockstep.train.spec import RunSpec
     from lockstep.world.place import World
 
@@ -58,7 +59,7 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         settings=spec.filled_in(recipe, plan),
     )
     check_weights(trainer.model)
-    records.write({**header(trainer.mesh, plan), **asdict(trainer.strategy.how())})
+    records.write(header(trainer.mesh, plan, trainer.strategy.how()))
     resumed = go_on(trainer, folder, recipe.name) if spec.resume else []
     first = trainer.steps
     trainer.mesh.everyone.barrier()
@@ -121,22 +122,24 @@ def run_steps(
     return time.perf_counter() - began - sum(each.seconds for each in (pauses, keeper) if each)
 
 
-def header(mesh: Mesh, plan: Plan) -> dict[str, Any]:
+def header(mesh: Mesh, plan: Plan, how: How) -> HeaderLine:
     """Return the first line of a rank's records."""
     world = mesh.world
-    return {
-        "rank": world.rank,
-        "size": world.size,
-        "replica": mesh.replica,
-        "stage": mesh.stage,
-        "host": world.host,
-        "pid": os.getpid(),
-        "device": world.device,
-        "threads": world.threads,
-        "backend": world.backend,
-        "lanes": plan.lanes,
-        "time": time.time(),
-    }
+    return HeaderLine(
+        rank=world.rank,
+        size=world.size,
+        replica=mesh.replica,
+        stage=mesh.stage,
+        host=world.host,
+        pid=os.getpid(),
+        device=world.device,
+        threads=world.threads,
+        backend=world.backend,
+        lanes=plan.lanes,
+        time=time.time(),
+        exchange=how.exchange,
+        optimizer=how.optimizer,
+    )
 
 
 def _all_batches(trainer: Trainer, recipe: Recipe, dataset: Any, plan: Plan) -> Iterator[Batch]:

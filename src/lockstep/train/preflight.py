@@ -10,7 +10,8 @@ from lockstep.registry import PeerDescription, describe
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.records import CannotWrite, create_folder
 from lockstep.train.resume import check_standing, history, holding, put_aside, read_standing
-from lockstep.train.spec import RunSpec, write_spec
+from lockstep.train.setup import write_setup
+from lockstep.train.spec import RunSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +37,7 @@ def preflight(spec: RunSpec, out: Path) -> None:
         return
     create_folder(out)
     try:
-        write_spec(out, spec, recipe, plan)
+        write_setup(out, spec, recipe, plan)
     except CannotWrite as error:
         if not any(out.iterdir()):
             out.rmdir()
@@ -57,7 +58,7 @@ def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None
         check_standing(standing, arithmetic, samples=plan.samples, steps=plan.steps)
         try:
             put_aside(folder)
-            write_spec(folder, spec, recipe, plan, history(standing))
+            write_setup(folder, spec, recipe, plan, history(standing))
         except CannotWrite as error:
             raise BadInput(str(error)) from error
 

@@ -1,26 +1,20 @@
-"""The run folder: what was asked, what each rank did, how it ended. Whole lines and whole files, or none.
-
-run.json            the order: recipe, strategy, workers, threads, seed, versions
-rank-N.jsonl        a header, then a line per step, then an end line
-prints.jsonl        fingerprints of the weights at a few steps
-final.safetensors   the trained weights, under the plain model's names
-rank-N.error.json   how rank N failed, if it did
-result.json         digest, time, throughput, memory, loss, accuracy, outcome
-"""
+"""Files of a run folder: whole lines and whole files, or none. What is in them is `train/schema`."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
+import stat
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from lockstep.errors import BadInput, LockstepError
 
-SCHEMA = 1
 AGAIN = "Leave this folder out, or run it again"
 """What to do about a folder that cannot be used."""
 
@@ -40,10 +34,9 @@ def create_folder(path: Path) -> Path:
     return path
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
+def write_document(path: Path, document: msgspec.Struct) -> None:
     """Write a JSON file whole or not at all."""
-    text = json.dumps({"schema": SCHEMA, **content}, indent=1, allow_nan=False) + "\n"
-    write_bytes(path, [text.encode()])
+    write_bytes(path, [msgspec.json.format(encode(path, document), indent=1), b"\n"])
 
 
 def write_bytes(path: Path, parts: Iterable[bytes]) -> None:
@@ -59,20 +52,38 @@ def write_bytes(path: Path, parts: Iterable[bytes]) -> None:
         raise cannot_write(path, error) from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that `write_json` wrote, and refuse what it did not."""
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Read a regular file of at most so many bytes; refuse anything else, and never wait for it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        # Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise BadInput(f"{path} is not a regular file. {AGAIN}")
+            if status.st_size > limit:
+                raise BadInput(
+                    f"{path} has {status.st_size:,} bytes, and no more than {limit:,} are read of such a file. {AGAIN}"
+                )
+            return file.read(status.st_size)
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist: is {path.parent} a run folder?") from None
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path} cannot be read: {error}. {AGAIN}") from error
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        found = content.get("schema") if isinstance(content, dict) else None
-        raise BadInput(
-            f"{path} has schema {found!r}, and this version reads {SCHEMA}: it was written by another version. {AGAIN}"
-        )
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}. {AGAIN}") from error
+
+
+def encode(path: Path, value: msgspec.Struct) -> bytes:
+    """Return a value as JSON that its reader takes: what would be refused is not written."""
+    try:
+        content = msgspec.json.encode(value)
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{path} cannot hold {error.object!r:.80}: it is not Unicode text; use another name") from error
+    _decoder(type(value)).decode(content)  # a NaN became null
     return content
+
+
+@cache
+def _decoder(kind: type[msgspec.Struct]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
 
 
 class Lines:
@@ -85,9 +96,9 @@ class Lines:
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
-    def write(self, line: dict[str, Any]) -> None:
+    def write(self, line: msgspec.Struct) -> None:
         """Append one line."""
-        data = (json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n").encode()
+        data = encode(self.path, line) + b"\n"
         before = os.fstat(self._file).st_size
         try:
             written = os.write(self._file, data)
@@ -112,24 +123,6 @@ class Records(Lines):
         super().__init__(folder / f"rank-{rank}.jsonl")
         self.step = -1
         """The step that is being computed; -1 before the first."""
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return a rank's lines, each of them a JSON object."""
-    lines = []
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
-    for number, data in enumerate(content.split(b"\n")[: -1 if content.endswith(b"\n") else None], start=1):
-        try:
-            line = json.loads(data)
-        except ValueError as error:
-            raise BadInput(f"{path} is damaged at line {number}: {error}. {AGAIN}") from error
-        if not isinstance(line, dict):
-            raise BadInput(f"{path} is damaged at line {number}: {line!r:.40} is no JSON object. {AGAIN}")
-        lines.append(line)
-    return lines
 
 
 def cannot_write(path: Path, error: OSError) -> CannotWrite:

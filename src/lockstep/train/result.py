@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,10 @@ import torch.distributed as dist
 from lockstep.strategies.base import How
 from lockstep.train import memory_use
 from lockstep.train.final_weights import write_final
-from lockstep.train.records import read_json, write_json
+from lockstep.train.records import write_document
+from lockstep.train.schema.rank_jsonl import EndLine
+from lockstep.train.schema.result_json import NAME, Done, RankResult
+from lockstep.train.schema.run_json import read_setup
 from lockstep.train.steps import RankFigures, StepLog, waited, warmup
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from lockstep.mesh import Mesh
     from lockstep.recipe import Plan, Recipe
     from lockstep.state.holdings import Holding
+    from lockstep.train.schema.run_json import Resumption
     from lockstep.world.place import World
 
 HOST_BYTES = 64
@@ -62,8 +66,8 @@ class Ended:
     """The first step that was done here: where the checkpoint stood."""
     checkpoint_seconds: float = 0.0
     """Spent on checkpoints; no part of `seconds`."""
-    resumed: Sequence[Mapping[str, Any]] = ()
-    """The checkpoints at which the run went on, the last with what may make other bits."""
+    resumed: Sequence[Resumption] = ()
+    """The checkpoints at which the run was resumed, the last with what may make other bits."""
     most_weights: int | None = None
     """Final weights of more bytes are not written; None: they are, whatever their size."""
 
@@ -84,7 +88,7 @@ def leave_result(folder: Path, mesh: Mesh, log: StepLog, ended: Ended) -> None:
     """
     world = mesh.world
     peak, measure = memory_use.peak(world.device)
-    log.records.write({"end": "done", "seconds": ended.seconds, "peak_memory": peak, "digest": ended.digest})
+    log.records.write(EndLine(seconds=ended.seconds, peak_memory=peak, digest=ended.digest))
     name = world.host.encode()[:HOST_BYTES].ljust(HOST_BYTES, b"\0")
     table = log.ready_table()
     wait = 0.0
@@ -94,13 +98,13 @@ def leave_result(folder: Path, mesh: Mesh, log: StepLog, ended: Ended) -> None:
     rows = gather(mesh.everyone, [peak, wait, mesh.replica, mesh.stage, *name, *log.summary()])
     if world.rank == 0:
         ranks = [_rank(rank, row) for rank, row in enumerate(rows)]
-        content = _result(world, log, ended, ranks)
-        content["start_seconds"] = ended.started - float(read_json(folder / "run.json")["created"])
-        content["memory_measure"] = measure
+        # The clock of the host that wrote run.json may be ahead of ours.
+        start_seconds = max(0.0, ended.started - read_setup(folder).created)
+        result = _result(world, log, ended, ranks, start_seconds=start_seconds, memory_measure=measure)
     about = {"recipe": ended.recipe.name, "step": ended.plan.steps, "digest": ended.digest}
     write_final(folder, mesh.everyone, ended.holdings, ended.model, about, ended.most_weights)
     if world.rank == 0:
-        write_json(folder / "result.json", content)
+        write_document(folder / NAME, result)
 
 
 def gather(group: Group, numbers: Sequence[float]) -> list[list[float]]:
@@ -113,25 +117,25 @@ def gather(group: Group, numbers: Sequence[float]) -> list[list[float]]:
     return [row.tolist() for row in rows]
 
 
-def _rank(rank: int, row: Sequence[float]) -> dict[str, Any]:
+def _rank(rank: int, row: Sequence[float]) -> RankResult:
     figures = RankFigures.read(row[FIXED + HOST_BYTES :])
     parts = dict(figures.parts)
     parts["wait"] += row[1]
     parts["exchange"] -= row[1]
-    return {
-        "rank": rank,
-        "replica": int(row[2]),
-        "stage": int(row[3]),
-        "host": bytes(int(number) for number in row[FIXED : FIXED + HOST_BYTES]).rstrip(b"\0").decode(errors="replace"),
-        "step_seconds": figures.quartiles[1],
-        "step_quartiles": list(figures.quartiles),
-        "parts": parts,
-        "hidden": figures.hidden,
-        "sent": int(figures.sent),
-        "peak_memory": int(row[0]),
-        "loss": figures.loss,
-        "weight": figures.weight,
-    }
+    return RankResult(
+        rank=rank,
+        replica=int(row[2]),
+        stage=int(row[3]),
+        host=bytes(int(number) for number in row[FIXED : FIXED + HOST_BYTES]).rstrip(b"\0").decode(errors="replace"),
+        step_seconds=figures.quartiles[1],
+        step_quartiles=figures.quartiles,
+        parts=parts,
+        hidden=figures.hidden,
+        sent=int(figures.sent),
+        peak_memory=int(row[0]),
+        loss=figures.loss,
+        weight=figures.weight,
+    )
 
 
 def _compile_seconds(log: StepLog, model: nn.Module, usual: float) -> float:
@@ -141,34 +145,38 @@ def _compile_seconds(log: StepLog, model: nn.Module, usual: float) -> float:
     return max(0.0, log.totals[0] - usual) if compiled and log.totals else 0.0
 
 
-def _result(world: World, log: StepLog, ended: Ended, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    slowest = max(ranks, key=lambda one: float(one["step_seconds"]))
+def _result(
+    world: World, log: StepLog, ended: Ended, ranks: Sequence[RankResult], *, start_seconds: float, memory_measure: str
+) -> Done:
+    slowest = max(ranks, key=lambda rank: rank.step_seconds)
     # The stages of a replica work on the same lanes: each lane's loss counts once.
-    counted = [one for one in ranks if one["stage"] == 0]
-    weight = sum(one["weight"] for one in counted)
-    metrics = {name: value if math.isfinite(value) else None for name, value in ended.metrics.items()}
-    return {
-        "outcome": "done",
-        "finite": None not in metrics.values(),
-        "measured": log.measure,
-        "digest": ended.digest,
-        "depends_on_workers": ended.depends_on_workers,
-        **asdict(ended.how),
-        "seconds": ended.seconds,
-        "pause_seconds": ended.paused,
-        "compile_seconds": _compile_seconds(log, ended.model, slowest["step_seconds"]),
-        "warmup_steps": warmup(len(log.totals)),
-        "step_seconds": slowest["step_seconds"],
-        "step_quartiles": slowest["step_quartiles"],
-        "samples_per_second": ended.samples / ended.seconds,
-        "steps": ended.plan.steps,
-        "threads": world.threads,
-        "device": world.device,
-        "backend": world.backend,
-        "peak_memory": [one["peak_memory"] for one in ranks],
-        "loss": sum(one["loss"] * one["weight"] for one in counted) / weight if weight else None,
-        "metrics": metrics,
-        "ranks": ranks,
-        **({"checkpoint_seconds": ended.checkpoint_seconds} if ended.checkpoint_seconds else {}),
-        **({"resumed": list(ended.resumed)} if ended.resumed else {}),
-    }
+    counted = [rank for rank in ranks if rank.stage == 0]
+    weight = sum(rank.weight for rank in counted)
+    metrics = {name: float(value) if math.isfinite(value) else None for name, value in ended.metrics.items()}
+    return Done(
+        finite=None not in metrics.values(),
+        measured=log.measure,
+        digest=ended.digest,
+        depends_on_workers=ended.depends_on_workers,
+        exchange=ended.how.exchange,
+        optimizer=ended.how.optimizer,
+        seconds=ended.seconds,
+        pause_seconds=ended.paused,
+        compile_seconds=_compile_seconds(log, ended.model, slowest.step_seconds),
+        checkpoint_seconds=ended.checkpoint_seconds,
+        start_seconds=start_seconds,
+        warmup_steps=warmup(len(log.totals)),
+        step_seconds=slowest.step_seconds,
+        step_quartiles=slowest.step_quartiles,
+        samples_per_second=ended.samples / ended.seconds,
+        steps=ended.plan.steps,
+        threads=world.threads,
+        device=world.device,
+        backend=world.backend,
+        peak_memory=tuple(rank.peak_memory for rank in ranks),
+        memory_measure=memory_measure,
+        loss=sum(rank.loss * rank.weight for rank in counted) / weight if weight else None,
+        metrics=metrics,
+        ranks=tuple(ranks),
+        resumed=tuple(ended.resumed),
+    )

@@ -1,6 +1,6 @@
 """Going on with a run: what its folder says, what may be changed, and how the folder is made ready for it.
 
-    run.json                       the order of the attempt that runs, or ran last; `resumed` lists the ones before
+    run.json                       the settings of the attempt that runs, or ran last; `resumed` lists the ones before
     rank-N.jsonl, result.json ...  of that attempt; its steps begin where its checkpoint stood
     attempt-1/                     what the first attempt left, whole: run.json, rank-N.jsonl, its failure, its result
     attempt-2/                     and so on
@@ -26,10 +26,11 @@ from lockstep.errors import BadInput
 from lockstep.registry import BASELINE, DEFAULT, LAUNCHERS, describe
 from lockstep.train.checkpoint_folder import last_good, prune
 from lockstep.train.checkpoint_header import Arithmetic, CheckpointHeader, read_header, refuse_other
-from lockstep.train.records import cannot_write, read_json
-from lockstep.train.spec import RunSpec, read_spec
+from lockstep.train.records import cannot_write
+from lockstep.train.schema.run_json import NAME, Resumption, Setup, read_setup
+from lockstep.train.spec import RunSpec
 
-RECORDS = ("rank-*.jsonl", "rank-*.error.json", "prints.jsonl", "final.safetensors", "result.json")
+RECORDS = ("rank-*.jsonl", "rank-*.error.json", "fingerprints.jsonl", "final.safetensors", "result.json")
 """What an attempt leaves in the run folder, beside its checkpoints."""
 
 
@@ -39,10 +40,8 @@ class Standing:
 
     folder: Path
     """Of the run."""
-    order: Mapping[str, Any]
-    """run.json."""
-    spec: RunSpec
-    """What was asked last."""
+    setup: Setup
+    """run.json: what was asked last."""
     path: Path
     """The last good checkpoint."""
     header: CheckpointHeader
@@ -53,20 +52,18 @@ def read_standing(folder: Path) -> Standing:
     """Read a run folder; refuse one that is none, is damaged, or has no good checkpoint."""
     if not folder.is_dir():
         raise BadInput(f"--resume {folder}: there is no such folder; give the run folder of an earlier run")
-    order, spec = read_json(folder / "run.json"), read_spec(folder)
+    setup = read_setup(folder)
     saved, _ = last_good(folder)
     with saved:
-        return Standing(
-            folder=folder, order=order, spec=spec, path=saved.path, header=read_header(saved.header, str(saved.path))
-        )
+        return Standing(folder=folder, setup=setup, path=saved.path, header=read_header(saved.header, str(saved.path)))
 
 
 def resumed_spec(standing: Standing, given: Mapping[str, Any]) -> RunSpec:
-    """Return the order to go on with: as before, but for what is given (None: not given).
+    """Return the settings to go on with: as before, but for what is given (None: not given).
 
     Lanes and threads are the checkpoint's unless given: their default depends on the number of workers.
     """
-    old, asked = standing.spec, {name: value for name, value in given.items() if value is not None}
+    old, asked = standing.setup.spec, {name: value for name, value in given.items() if value is not None}
     arithmetic = standing.header.arithmetic
     workers = asked.get("workers", old.workers)
     strategy = asked.get("strategy") or (DEFAULT if old.strategy == BASELINE and workers > 1 else old.strategy)
@@ -87,7 +84,7 @@ def check_standing(standing: Standing, arithmetic: Arithmetic, *, samples: int, 
     """Refuse to go on with something else than was begun, and with what is done."""
     header, folder = standing.header, standing.folder
     refuse_other(header.arithmetic, arithmetic, str(standing.path))
-    before = standing.order.get("plan", {}).get("samples", samples)
+    before = standing.setup.plan.samples
     if before != samples:
         raise BadInput(
             f"the run in {folder} was begun with {before} samples, and the data has {samples} now: "
@@ -100,14 +97,13 @@ def check_standing(standing: Standing, arithmetic: Arithmetic, *, samples: int, 
         )
 
 
-def history(standing: Standing) -> list[dict[str, Any]]:
+def history(standing: Standing) -> list[Resumption]:
     """Return the attempts so far, with the one that now begins."""
-    begun = {
-        "step": standing.header.step,
-        "written_by": f"{standing.header.writer.strategy} on {standing.header.writer.workers} worker(s)",
-        "time": time.time(),
-    }
-    return [*standing.order.get("resumed", []), begun]
+    writer = standing.header.writer
+    begun = Resumption(
+        step=standing.header.step, written_by=f"{writer.strategy} on {writer.workers} worker(s)", time=time.time()
+    )
+    return [*standing.setup.resumed, begun]
 
 
 @contextlib.contextmanager
@@ -137,7 +133,7 @@ def put_aside(folder: Path) -> None:
         hidden.mkdir(exist_ok=True)
         for path in left:
             path.rename(hidden / path.name)
-        shutil.copy(folder / "run.json", hidden / "run.json")
+        shutil.copy(folder / NAME, hidden / NAME)
         hidden.rename(folder / f"attempt-{number}")
         prune(folder)
     except OSError as error:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import socket
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from lockstep.errors import BadInput
 from lockstep.recipe import Plan, Recipe, load, plan
 from lockstep.settings import Option, Settings
-from lockstep.train.records import read_json, write_json
 from lockstep.version import __version__
-from lockstep.world.resources import usable_cpus
 
 DEFAULT_RECIPE = "cifar100"
 """What is trained where nothing is asked for."""
@@ -81,42 +75,7 @@ class RunSpec(Settings):
         return replace(self, lanes=plan.lanes, seed=recipe.seed)
 
 
-def write_spec(
-    folder: Path, spec: RunSpec, recipe: Recipe, steps: Plan, resumed: Sequence[Mapping[str, Any]] = ()
-) -> None:
-    """Write run.json; `resumed` tells at which checkpoints the run went on."""
-    write_json(
-        folder / "run.json",
-        {
-            "spec": asdict(spec),
-            "recipe": {
-                "name": recipe.name,
-                "global_batch": recipe.global_batch,
-                "epochs": recipe.epochs,
-                "seed": recipe.seed,
-                "source": source_of(spec.recipe),
-            },
-            "plan": asdict(steps),
-            "versions": versions(),
-            "host": socket.gethostname(),
-            "cpu": cpu_model(),
-            "cpus": usable_cpus(),
-            "created": time.time(),
-            **({"resumed": list(resumed)} if resumed else {}),
-        },
-    )
-
-
-def read_spec(folder: Path) -> RunSpec:
-    """Read the order back from run.json."""
-    found = read_json(folder / "run.json").get("spec")
-    known = {field.name for field in fields(RunSpec)}
-    if not isinstance(found, dict) or set(found) != known:
-        raise BadInput(f"{folder / 'run.json'} has no readable spec: it was written by another version")
-    return RunSpec(**found)
-
-
-def versions() -> dict[str, Any]:
+def versions() -> dict[str, str | None]:
     """Return what has to be the same for the same bits."""
     return {
         "lockstep": __version__,
@@ -133,16 +92,6 @@ def source_of(recipe: str) -> str:
     """Return the SHA-256 of a recipe's file; empty for a built-in one, which belongs to the version."""
     path = Path(recipe.partition(":")[0])
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix == ".py" and path.is_file() else ""
-
-
-def cpu_model() -> str:
-    """Return what this host computes with, as its maker calls it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str | None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from lockstep.strategies.clock import PARTS
 from lockstep.train import memory_use
+from lockstep.train.schema.rank_jsonl import NotFiniteLine, StepLine
 
 if TYPE_CHECKING:
     from lockstep.strategies.base import StepStats
-    from lockstep.strategies.clock import Span
+    from lockstep.strategies.clock import Part, Span
     from lockstep.train.records import Records
 
 WARMUP_STEPS = 2
@@ -47,15 +50,19 @@ class StepLog:
         """Note one step."""
         self.totals.append(total)
         self.last = stats
-        line: dict[str, Any] = {"step": stats.step, "epoch": epoch, "loss": stats.loss, "weight": stats.weight}
-        line |= {"total": round(total, 7), "began": began}
-        if self.measure:
-            line |= self._measured(stats)
-        self.records.write(line)
+        line = StepLine(
+            step=stats.step,
+            epoch=epoch,
+            loss=stats.loss,
+            weight=stats.weight,
+            total=round(total, 7),
+            began=began,
+        )
+        self.records.write(self._measured(line, stats) if self.measure else line)
 
     def write_not_finite(self, step: int, epoch: int) -> None:
-        """Note a step that ended the run: its loss is no number."""
-        self.records.write({"step": step, "epoch": epoch, "loss": None, "weight": None})
+        """Note a step that ended the run: its loss is not a finite number."""
+        self.records.write(NotFiniteLine(step=step, epoch=epoch))
 
     def summary(self) -> list[float]:
         """Return this rank's figures in the order of `RankFigures`; plain numbers, to be gathered."""
@@ -72,33 +79,34 @@ class StepLog:
         rows = [[at, part[exchange]] for at, part in zip(self.ready, self.parts, strict=False)]
         return rows[skip:][-READY_STEPS:]
 
-    def _measured(self, stats: StepStats) -> dict[str, Any]:
+    def _measured(self, line: StepLine, stats: StepStats) -> StepLine:
+        """Keep what the summary needs, and return the line with where the time went."""
         self.parts.append(tuple(stats.seconds[part] for part in PARTS))
         self.hidden.append(stats.hidden)
         self.sent.append(stats.sent)
-        found: dict[str, Any] = {
-            "seconds": {part: round(value, 7) for part, value in stats.seconds.items()},
-            "hidden": round(stats.hidden, 7),
-            "sent": stats.sent,
-            "memory": memory_use.now(self.device),
-        }
         if stats.ready is not None:
             self.ready.append(stats.ready)
-            found["ready"] = stats.ready
-        if stats.step in TIMELINE:
-            found["spans"] = [[name, round(start, 7), round(length, 7)] for name, start, length in joined(stats.spans)]
-        return found
+        laps = joined(stats.spans) if stats.step in TIMELINE else None
+        return msgspec.structs.replace(
+            line,
+            seconds={part: round(stats.seconds[part], 7) for part in PARTS},
+            hidden=round(stats.hidden, 7),
+            sent=stats.sent,
+            memory=memory_use.now(self.device),
+            ready=stats.ready,
+            spans=tuple((part, round(start, 7), round(length, 7)) for part, start, length in laps) if laps else None,
+        )
 
 
 def joined(spans: Sequence[Span]) -> list[Span]:
     """Return laps with those of one part that follow each other made one."""
-    found: list[Span] = []
+    together: list[Span] = []
     for name, start, length in spans:
-        if found and found[-1][0] == name:
-            found[-1] = (name, found[-1][1], start + length - found[-1][1])
+        if together and together[-1][0] == name:
+            together[-1] = (name, together[-1][1], start + length - together[-1][1])
         else:
-            found.append((name, start, length))
-    return found
+            together.append((name, start, length))
+    return together
 
 
 def quartiles(times: Sequence[float]) -> tuple[float, float, float]:
@@ -118,7 +126,7 @@ class RankFigures:
     sent: float
     loss: float
     weight: float
-    parts: dict[str, float]
+    parts: dict[Part, float]
 
     @classmethod
     def read(cls, row: Sequence[float]) -> RankFigures:

@@ -6,12 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lockstep.report.collect import Run
+from lockstep.report.collect import FinishedRun
 from lockstep.report.compare import Comparison, curve, with_speed_up
-from lockstep.report.rows import PARTS, RankRow, Row
+from lockstep.report.rows import RankRow, Row
+from lockstep.strategies.clock import PARTS, Part
+from lockstep.train.schema.rank_jsonl import StepLine
+from tests.unit.report.values import BEGAN, rank_result, result_of, setup
 
 HOSTILE = "<script>alert(1)</script>"
-BEGAN = 1_780_000_000.0
 BASE = {"data": 0.8, "forward": 9.0, "backward": 17.0, "exchange": 0.0, "optimizer": 2.2, "wait": 0.0}
 WAYS: dict[str, dict[str, Any]] = {
     "single": {"workers": 1, "parts": {k: v * 2 for k, v in BASE.items()}},
@@ -23,32 +25,38 @@ WAYS: dict[str, dict[str, Any]] = {
 STEPS = 40
 
 
-def run(name: str, parts: dict[str, float], processes: int, repeat: int = 1) -> Run:
+def run(name: str, parts: dict[str, float], processes: int, repeat: int = 1) -> FinishedRun:
     """Return a run whose ranks recorded two steps in full."""
     seconds = {part: parts[part] / 1e3 for part in PARTS}
-    whole = sum(seconds.values())
     shift = 0.03 if name.startswith("torch") else 0.0
-    ranks = []
-    for rank in range(processes):
-        lines: list[dict[str, Any]] = []
-        for step in range(STEPS):
-            loss = 4.6 * math.exp(-step / 22) + 0.5 + 0.12 * math.sin(step * 1.7) + shift * step / STEPS
-            line: dict[str, Any] = {"step": step, "loss": loss, "weight": 16.0, "seconds": seconds, "total": whole}
-            line |= {"began": BEGAN + step * whole + rank * 2e-4, "memory": 3 * 2**27}
-            if step in (20, 21, 22):
-                start, line["spans"] = 0.0, []
-                for part in PARTS:
-                    line["spans"].append([part, start, seconds[part]])
-                    start += line["spans"][-1][2]
-            lines.append(line)
-        ranks.append(tuple(lines))
-    return Run(
+    ranks = tuple(tuple(_step(step, rank, seconds, shift) for step in range(STEPS)) for rank in range(processes))
+    results = [rank_result(rank, parts=seconds) for rank in range(processes)]
+    return FinishedRun(
         folder=Path(f"runs/{name}-{repeat}"),
-        order={},
-        result={"outcome": "done", "metrics": {"accuracy": 0.93}},
-        losses=tuple(line["loss"] for line in ranks[0]),
-        steps=tuple(ranks),
+        setup=setup(name.partition(",")[0], processes, plan={"steps": STEPS}),
+        result=result_of(results, STEPS, metrics={"accuracy": 0.93}),
+        losses=tuple(line.loss for line in ranks[0]),
+        steps=ranks,
         hosts=("host-a",) * processes,
+    )
+
+
+def _step(step: int, rank: int, seconds: dict[Part, float], shift: float) -> StepLine:
+    whole = sum(seconds.values())
+    spans, start = [], 0.0
+    for part in PARTS:
+        spans.append((part, start, seconds[part]))
+        start += seconds[part]
+    return StepLine(
+        step=step,
+        epoch=0,
+        loss=4.6 * math.exp(-step / 22) + 0.5 + 0.12 * math.sin(step * 1.7) + shift * step / STEPS,
+        weight=16.0,
+        total=whole,
+        began=BEGAN + step * whole + rank * 2e-4,
+        seconds=seconds,
+        memory=3 * 2**27,
+        spans=tuple(spans) if step in (20, 21, 22) else None,
     )
 
 

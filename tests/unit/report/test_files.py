@@ -21,8 +21,9 @@ from lockstep.report.compare import Comparison
 from lockstep.report.files import write_all
 from lockstep.report.markdown import markdown
 from lockstep.report.page import page
-from lockstep.report.rows import PARTS, Row
+from lockstep.report.rows import Row
 from lockstep.report.trace import trace
+from lockstep.train.schema.scalars import PARTS
 from tests.unit.report.made_up import HOSTILE, example
 
 EVERY = ["times", "scaling", "memory", "parts", "timeline", "losses"]

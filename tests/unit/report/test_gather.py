@@ -9,9 +9,12 @@ import pytest
 
 from lockstep.errors import BadInput
 from lockstep.report.gather import gather
-from lockstep.train.records import write_json
+from lockstep.train.records import write_document
+from lockstep.train.schema.plan_json import ComparisonPlan, Way
+from lockstep.train.schema.result_json import Failed
 from tests.commands import inside
-from tests.unit.report.folders import change, make_run, order
+from tests.unit.report.folders import change, make_run
+from tests.unit.report.values import setup
 
 
 def test_repeats_become_rows(tmp_path: Path) -> None:
@@ -78,10 +81,11 @@ def test_a_failed_run_is_a_row_with_its_reason(tmp_path: Path) -> None:
     make_run(tmp_path / "ddp-1", strategy="ddp", workers=2)
     for name, strategy in (("ddp-2", "ddp"), ("dp-1", "dp"), ("torch-ddp-1", "torch-ddp")):
         (tmp_path / name).mkdir()
-        write_json(tmp_path / name / "run.json", order(strategy, 2))
+        write_document(tmp_path / name / "run.json", setup(strategy, 2))
     why = "rank 1 on host-a failed at step 3:\nTraceback\n  x\nValueError: bad"
-    write_json(tmp_path / "ddp-2" / "result.json", {"outcome": "failed", "why": why})
-    write_json(tmp_path / "dp-1" / "result.json", {"outcome": "failed", "why": why})
+    for name in ("ddp-2", "dp-1"):
+        write_document(tmp_path / name / "result.json", Failed(rank=1, step=3, finite=True, why=why))
+    (tmp_path / "dp-1" / "rank-0.jsonl").touch()  # it died while it started
     rows = {row.name: row for row in gather([tmp_path]).rows}
     assert set(rows) == {"single", "ddp", "dp", "torch-ddp"}
     assert rows["dp"].why_not == ("rank 1 on host-a failed at step 3: ValueError: bad (traceback in dp-1/result.json)")
@@ -92,8 +96,12 @@ def test_a_failed_run_is_a_row_with_its_reason(tmp_path: Path) -> None:
 
 def test_the_plan_tells_of_ways_without_a_folder(tmp_path: Path) -> None:
     make_run(tmp_path / "single-1", strategy="single", workers=1)
-    ways = [{"name": name, "spec": order(name, 1)["spec"]} for name in ("single", "torch-ddp", "dp")]
-    write_json(tmp_path / "plan.json", {"ways": ways, "command": "lockstep compare tiny.py", "repeats": 2})
+    ways = tuple(Way(name=name, spec=setup(name, 1).spec) for name in ("single", "torch-ddp", "dp"))
+    command = "lockstep compare tiny.py"
+    plan = ComparisonPlan(
+        title="tiny", command=command, ways=ways, repeats=2, time_limit=None, source="", versions={"torch": "2.13.0"}
+    )
+    write_document(tmp_path / "plan.json", plan)
     (tmp_path / "comparison.json").write_text(
         json.dumps({"rows": [{"name": "torch-ddp", "why_not": "needs at least 2 workers"}]})
     )
@@ -126,8 +134,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
         (["file"], "file is not a folder"),
         (["empty"], "empty is not a run folder (it has no run.json), and holds none"),
         (["run", "--out", "empty"], "the output folder empty exists already"),
-        (["cut"], "cut/rank-0.jsonl is damaged at line 4"),
-        (["newer"], "newer/run.json has schema 9, and this version reads"),
+        (["cut"], "cut/rank-0.jsonl has 1 of 6 steps and no end line: lines were lost after the run"),
+        (["newer"], "newer/run.json has schema version 9 (Lockstep 0.1.0), and this is Lockstep 0.1.0, which reads"),
     ],
 )
 def test_refused(

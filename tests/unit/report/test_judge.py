@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lockstep.report.compare import heading, judge
 from lockstep.report.notes import LEANER, STEADIER, reason
@@ -12,7 +14,7 @@ from lockstep.report.rows import summarise
 from tests.unit.report.causes import compared, parts, run, way
 
 SINGLE = run("single", ranks=[parts(forward=60, backward=120)])
-WIDE = run("single", ranks=[parts(forward=45, backward=90)], threads=2, digest="c")
+WIDE = run("single", ranks=[parts(forward=45, backward=90)], threads=2, state="c")
 FAST = run("ddp", 2, ranks=[parts()] * 2)
 
 
@@ -21,7 +23,7 @@ def slower(times: float, **changes: object) -> object:
 
 
 def test_figures_of_a_row() -> None:
-    row = summarise("ddp", 2, 1, [slower(1.0), slower(3.0, digest="b"), slower(2.0)])  # type: ignore[list-item]
+    row = summarise("ddp", 2, 1, [slower(1.0), slower(3.0, state="b"), slower(2.0)])  # type: ignore[list-item]
     assert row.step_seconds == pytest.approx(0.2)
     assert row.step_spread == pytest.approx((0.1, 0.3))
     assert row.seconds_spread == pytest.approx((0.3, 0.9))
@@ -35,9 +37,9 @@ def test_figures_of_a_row() -> None:
 
 
 def test_warm_up_is_left_out_of_the_throughput() -> None:
-    lines = tuple({**line, "total": 0.5 if line["step"] == 0 else 0.1} for line in FAST.steps[0])
-    made = type(FAST)(**{**FAST.__dict__, "steps": (lines, lines), "result": {**FAST.result, "seconds": 0.7}})
-    made.result["samples_per_second"] = 3 * 64 / 0.7  # type: ignore[index]
+    lines = tuple(structs.replace(line, total=0.5 if line.step == 0 else 0.1) for line in FAST.steps[0])
+    result = structs.replace(FAST.result, seconds=0.7, samples_per_second=3 * 64 / 0.7)
+    made = replace(FAST, steps=(lines, lines), result=result)
     assert summarise("ddp", 2, 1, [made]).samples_per_second == pytest.approx(640.0)
 
 
@@ -103,9 +105,9 @@ def test_what_failed_is_a_row_with_its_reason() -> None:
 
 
 def test_a_recipe_that_is_not_deterministic() -> None:
-    found = judge("t", [way("single", SINGLE, run("single", ranks=[parts(forward=60, backward=120)], digest="z"))])
+    found = judge("t", [way("single", SINGLE, run("single", ranks=[parts(forward=60, backward=120)], state="z"))])
     assert found.rows[0].notes == (f"repeats 1 and 2 differ: not deterministic: {STEADIER}",)
-    stock = judge("t", [way("torch-ddp", run("torch-ddp", 2), run("torch-ddp", 2, digest="z"))])
+    stock = judge("t", [way("torch-ddp", run("torch-ddp", 2), run("torch-ddp", 2, state="z"))])
     assert stock.rows[0].notes == ("repeats 1 and 2 differ: not deterministic: torch-ddp promises no more",)
 
 

@@ -6,24 +6,25 @@ import math
 
 import pytest
 
-from lockstep.report.collect import Run
+from lockstep.report.collect import FinishedRun
 from lockstep.report.parity import parity, parting, unsteady
-from tests.unit.report.causes import prints, run
+from lockstep.train.schema.fingerprints_jsonl import Fingerprint, FingerprintLine
+from tests.unit.report.causes import fingerprints, run
 
-START = prints(0, weight=1.0, bias=1.0, buffers={"norm.running_mean": 1.0})
+START = fingerprints(0, weight=1.0, bias=1.0, buffers={"norm.running_mean": 1.0})
 NEAR, FAR = 1.0 + 1e-7, 1.01
 
 
-def first(**changes: object) -> Run:
-    return run("single", prints=[START, prints(1, weight=2.0, bias=1.0)], **changes)  # type: ignore[arg-type]
+def first(**changes: object) -> FinishedRun:
+    return run("single", fingerprints=[START, fingerprints(1, weight=2.0, bias=1.0)], **changes)  # type: ignore[arg-type]
 
 
 def test_same_digest_is_all_there_is_to_say() -> None:
-    assert parity(first(), run("ddp", 2, digest="a")) == "same bits"
+    assert parity(first(), run("ddp", 2, state="a")) == "same bits"
 
 
 def test_step_parameter_and_size_are_named() -> None:
-    other = run("torch-ddp", 2, digest="b", prints=[START, prints(1, weight=2.0, bias=NEAR)])
+    other = run("torch-ddp", 2, state="b", fingerprints=[START, fingerprints(1, weight=2.0, bias=NEAR)])
     assert parity(first(), other) == (
         "differs first after step 1 in bias, by up to 1e-07 of the norm at the end (bias): other order of summation"
     )
@@ -38,66 +39,68 @@ def test_step_parameter_and_size_are_named() -> None:
             {"depends_on_workers": "SyncBatchNorm"},
             "BatchNorm over other batches (SyncBatchNorm over 2 against 1 workers)",
         ),
-        ({"prints": [prints(0, weight=NEAR, bias=1.0)]}, "other order of summation"),
+        ({"fingerprints": [fingerprints(0, weight=NEAR, bias=1.0)]}, "other order of summation"),
         (
-            {"prints": [prints(0, weight=1.0, bias=1.0, buffers={"norm.running_mean": FAR})]},
+            {"fingerprints": [fingerprints(0, weight=1.0, bias=1.0, buffers={"norm.running_mean": FAR})]},
             "running statistics of one",
         ),
-        ({"prints": [prints(0, weight=FAR, bias=1.0)], "weights": [33.0, 31.0]}, "mean of means"),
-        ({"prints": [prints(0, weight=FAR, bias=1.0)]}, "another update (scaling or optimizer)"),
-        ({"prints": [prints(0, weight=FAR, bias=1.0)], "losses": (4.1, 3.0)}, "dropout seeds"),
+        ({"fingerprints": [fingerprints(0, weight=FAR, bias=1.0)], "weights": [33.0, 31.0]}, "mean of means"),
+        ({"fingerprints": [fingerprints(0, weight=FAR, bias=1.0)]}, "another update (scaling or optimizer)"),
+        ({"fingerprints": [fingerprints(0, weight=FAR, bias=1.0)], "losses": (4.1, 3.0)}, "dropout seeds"),
         (
-            {"prints": [prints(0, weight=FAR, buffers={"n.running_var": FAR})], "losses": (4.1, 3.0), "lanes": 8},
+            {
+                "fingerprints": [fingerprints(0, weight=FAR, buffers={"n.running_var": FAR})],
+                "losses": (4.1, 3.0),
+                "lanes": 8,
+            },
             "BatchNorm over other batches (a worker's whole batch at once",
         ),
-        ({"prints": []}, "other order of summation"),
+        ({"fingerprints": []}, "other order of summation"),
     ],
 )
 def test_causes(changes: dict[str, object], cause: str) -> None:
     lanes = {"lanes": changes["lanes"]} if "lanes" in changes else {}
-    found = parity(first(**lanes), run("torch-ddp", 2, digest="b", **changes))  # type: ignore[arg-type]
+    found = parity(first(**lanes), run("torch-ddp", 2, state="b", **changes))  # type: ignore[arg-type]
     assert cause in found
 
 
 def test_a_peer_has_an_order_of_its_own() -> None:
-    other = run("lightning", 2, digest="b", prints=[prints(0, weight=FAR, bias=1.0)], losses=(4.1, 3.0))
+    other = run("lightning", 2, state="b", fingerprints=[fingerprints(0, weight=FAR, bias=1.0)], losses=(4.1, 3.0))
     assert parity(first(), other).endswith("other samples in each step (a peer shuffles on its own), and dropout seeds")
 
 
 def test_strategies_that_promise_the_same_bits_leave_the_recipe_to_blame() -> None:
-    other = run("ddp", 2, digest="b", prints=[prints(0, weight=NEAR, bias=1.0)])
+    other = run("ddp", 2, state="b", fingerprints=[fingerprints(0, weight=NEAR, bias=1.0)])
     assert "the recipe is not deterministic" in parity(first(), other)
 
 
-def test_a_late_difference_without_prints_between_is_summation_grown() -> None:
-    lines = [prints(step, weight=1.0) for step in (0, 1, 2)]
+def test_a_late_difference_without_fingerprints_between_is_summation_grown() -> None:
+    lines = [fingerprints(step, weight=1.0) for step in (0, 1, 2)]
     mine, other = (
-        run(prints=[*lines, prints(4, weight=1.0)]),
-        run("torch-ddp", 2, digest="b", prints=[*lines, prints(4, weight=FAR)]),
+        run(fingerprints=[*lines, fingerprints(4, weight=1.0)]),
+        run("torch-ddp", 2, state="b", fingerprints=[*lines, fingerprints(4, weight=FAR)]),
     )
     assert parity(mine, other).endswith("other order of summation (grown over the steps since)")
 
 
 def test_only_the_optimizer_differs() -> None:
-    other = run("torch-ddp", 2, digest="b", prints=[START])
+    other = run("torch-ddp", 2, state="b", fingerprints=[START])
     assert parity(first(), other).startswith("differs in the optimizer's state alone")
 
 
-def test_without_a_digest_nothing_is_compared() -> None:
-    assert parity(first(), run("lightning", 2, digest="")) == "not comparable: lightning leaves no digest"
-
-
 def test_large_models_have_no_norms() -> None:
-    mine, other = prints(0, weight=1.0), prints(0, weight=2.0)
-    mine["parameters"]["weight"][2] = other["parameters"]["weight"][2] = None
+    mine, other = (
+        FingerprintLine(step=0, parameters={"weight": Fingerprint(state * 16, None, None)}, buffers={})
+        for state in ("a", "b")
+    )
     found = parting([mine], [other])
     assert found is not None
     assert (found.tensor, found.largest) == ("weight", 0.0)
 
 
 def test_a_counter_is_no_size() -> None:
-    mine = prints(0, weight=1.0, buffers={"norm.num_batches_tracked": 1.0})
-    other = prints(0, weight=NEAR, buffers={"norm.num_batches_tracked": 4.0})
+    mine = fingerprints(0, weight=1.0, buffers={"norm.num_batches_tracked": 1.0})
+    other = fingerprints(0, weight=NEAR, buffers={"norm.num_batches_tracked": 4.0})
     found = parting([mine], [other])
     assert found is not None
     assert (found.buffers, found.largest_tensor) == (0.0, "weight")
@@ -114,11 +117,11 @@ def test_a_counter_is_no_size() -> None:
 )
 def test_the_difference_at_the_end(monkeypatch: pytest.MonkeyPatch, gap: float, words: str) -> None:
     monkeypatch.setattr("lockstep.report.parity.largest_difference", lambda first, other: (gap, "weight"))
-    other = run("torch-ddp", 2, digest="b", prints=[prints(0, weight=FAR)])
-    assert words in parity(run(prints=[START]), other)
+    other = run("torch-ddp", 2, state="b", fingerprints=[fingerprints(0, weight=FAR)])
+    assert words in parity(run(fingerprints=[START]), other)
 
 
 def test_repeats_that_differ() -> None:
-    same, other = run(prints=[START]), run(digest="b", prints=[prints(0, weight=NEAR, bias=1.0)])
+    same, other = run(fingerprints=[START]), run(state="b", fingerprints=[fingerprints(0, weight=NEAR, bias=1.0)])
     assert unsteady([same, same]) == ""
     assert unsteady([same, same, other]) == "repeats 1 and 3 differ, first after step 0 in weight: not deterministic"

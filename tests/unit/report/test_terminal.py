@@ -13,7 +13,7 @@ from lockstep.report.terminal import show
 from tests.unit.report.causes import compared, parts, run, way
 
 SINGLE = run("single", ranks=[parts(forward=60, backward=120)])
-OTHER = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26e6, backend="gloo", digest="b")
+OTHER = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26_000_000, backend="gloo", state="b")
 
 
 def printed(found: Comparison, width: int, *, per_rank: bool = False) -> str:

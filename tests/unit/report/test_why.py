@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from msgspec import structs
 
 from lockstep.report.compare import Comparison
 from tests.unit.report.causes import compared, parts, run
 
 SINGLE = run("single", ranks=[parts(forward=60, backward=120, exchange=0, wait=0)])
-FAST = run("ddp", 2, ranks=[parts(exchange=3)] * 2, sent=26e6, backend="shm")
+FAST = run("ddp", 2, ranks=[parts(exchange=3)] * 2, sent=26_000_000, backend="shm")
 
 
 def sentence(found: Comparison, name: str) -> str:
@@ -16,7 +19,7 @@ def sentence(found: Comparison, name: str) -> str:
 
 
 def test_exchange_bound_names_bytes_backend_and_what_was_measured() -> None:
-    slow = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26e6, backend="gloo")
+    slow = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26_000_000, backend="gloo")
     found = sentence(compared(SINGLE, FAST, slow), "torch-ddp")
     assert found == (
         "spends 38% of the step exchanging 26 MB over gloo; on one host use ddp, which exchanges in shared memory: "
@@ -25,23 +28,23 @@ def test_exchange_bound_names_bytes_backend_and_what_was_measured() -> None:
 
 
 def test_nothing_is_claimed_that_was_not_measured() -> None:
-    slow = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26e6, backend="gloo")
+    slow = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26_000_000, backend="gloo")
     found = sentence(compared(slow), "torch-ddp")
     assert "use ddp" in found
     assert "measured" not in found
-    no_faster = run("ddp", 2, ranks=[parts(exchange=59)] * 2, sent=26e6, backend="shm")
+    no_faster = run("ddp", 2, ranks=[parts(exchange=59)] * 2, sent=26_000_000, backend="shm")
     assert "measured" not in sentence(compared(slow, no_faster), "torch-ddp")
 
 
 def test_hidden_exchange_is_told() -> None:
-    slow = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26e6, backend="gloo", hidden=0.02)
+    slow = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26_000_000, backend="gloo", hidden=0.02)
     found = compared(slow)
     assert found.rows[0].overlap == pytest.approx(0.25)
     assert "25% of it hidden behind backward" in found.rows[0].why
 
 
 def test_exchange_of_our_own_is_not_blamed_on_another_backend() -> None:
-    slow = run("ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26e6, backend="shm")
+    slow = run("ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26_000_000, backend="shm")
     assert sentence(compared(slow), "ddp").endswith("a larger --global-batch exchanges less often")
 
 
@@ -69,7 +72,7 @@ TINY = {"data": 0.3, "forward": 0.3, "backward": 0.4, "exchange": 0.0, "optimize
 )
 def test_data_is_blamed_only_where_hiding_it_would_pay(changes: dict[str, float], words: str) -> None:
     """The parts of a step in milliseconds; tiny ones but for the changes."""
-    found = compared(run("torch-ddp", 2, ranks=[parts(**(TINY | changes))] * 2, sent=1e5))
+    found = compared(run("torch-ddp", 2, ranks=[parts(**(TINY | changes))] * 2, sent=100_000))
     assert words in found.rows[0].why
 
 
@@ -122,7 +125,7 @@ def test_compute_that_does_not_shrink_is_told() -> None:
 def test_a_step_too_small_to_share() -> None:
     alone = run("single", ranks=[parts(data=0, forward=0.5, backward=1, exchange=0, optimizer=0.1, wait=0)])
     small = parts(data=0, forward=0.25, backward=0.5, exchange=1, optimizer=0.1, wait=0.2)
-    found = sentence(compared(alone, run("torch-ddp", 2, ranks=[small] * 2, sent=2e4)), "torch-ddp")
+    found = sentence(compared(alone, run("torch-ddp", 2, ranks=[small] * 2, sent=20_000)), "torch-ddp")
     assert found == (
         "a step of 2.1 ms is too small to share: 59% of it goes into meeting the other workers; use a larger "
         "--global-batch, or fewer workers (single: measured 0.78 of the time)"
@@ -152,8 +155,8 @@ def test_the_lock_is_not_blamed_where_processes_are_as_slow() -> None:
 
 def test_parts_that_do_not_add_up_are_told() -> None:
     made = run("ddp", 2)
-    steps = tuple(tuple({**line, "total": line["total"] * 1.25} for line in rank) for rank in made.steps)
-    found = compared(type(made)(**{**made.__dict__, "steps": steps}))
+    steps = tuple(tuple(structs.replace(line, total=line.total * 1.25) for line in rank) for rank in made.steps)
+    found = compared(replace(made, steps=steps))
     assert found.rows[0].unaccounted == pytest.approx(0.2)
     assert found.rows[0].notes == ("the parts leave 20% of the step unaccounted for",)
     assert compared(made).rows[0].notes == ()

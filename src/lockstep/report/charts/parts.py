@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from lockstep.report import svg
 from lockstep.report.charts.frame import NARROW, WIDE, Chart, Key, RowFrame, means
-from lockstep.report.rows import PARTS, Row
+from lockstep.report.rows import Row
 from lockstep.report.units import duration, share, time_unit
+from lockstep.train.schema.scalars import PARTS
 
 BAR = 26.0
 LABELS = {

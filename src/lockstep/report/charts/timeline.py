@@ -9,8 +9,9 @@ from lockstep.report import svg
 from lockstep.report.charts.frame import NARROW, WIDE, Chart, RowFrame
 from lockstep.report.charts.parts import LABELS, LEGEND
 from lockstep.report.collect import Run, Span, spans
-from lockstep.report.rows import PARTS, Row
+from lockstep.report.rows import Row
 from lockstep.report.units import duration, plural, time_unit
+from lockstep.train.schema.scalars import PARTS
 
 STEPS = 3
 RANKS = 16
