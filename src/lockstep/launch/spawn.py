@@ -13,6 +13,7 @@ because it may not want torch at all.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -91,9 +92,10 @@ class Forked:
         return self._process.exitcode
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it."""
+        """Signal it, if it still runs."""
         if self._process.pid is not None and self._process.is_alive():
-            os.kill(self._process.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended since, and the server has collected it
+                os.kill(self._process.pid, number)
 
 
 class Fresh:
