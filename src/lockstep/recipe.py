@@ -148,11 +148,18 @@ _EXECUTED: set[str] = set()
 """The modules that are recipe files; one of the same name may take their place."""
 
 
+def _hides(name: str, path: Path) -> bool:
+    """Say whether a recipe file would take the place of another module; the same file, imported before, is no other."""
+    standing = sys.modules.get(name)
+    origin = getattr(standing, "__file__", None)
+    return standing is not None and (origin is None or Path(origin).resolve() != path.resolve())
+
+
 def _execute(path: Path) -> ModuleType:
     if not path.is_file():
         raise BadInput(f"the recipe file {path} does not exist" if not path.exists() else f"{path} is not a file")
     name, root = module_name(path.resolve())
-    if name in sys.modules and name not in _EXECUTED:
+    if name not in _EXECUTED and _hides(name, path):
         raise BadInput(
             f"the recipe file {path} has the name of the module {name!r}, which it would hide: rename the file"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -61,6 +62,18 @@ def test_made_up_data_is_the_same_every_time() -> None:
 def test_file_and_function() -> None:
     assert load(TINY).name == "tiny"
     assert len(load(f"{TINY}:uneven").dataset()) == 104
+
+
+def test_a_recipe_that_another_one_imported_is_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "first_recipe.py").write_text(Path(TINY).read_text())
+    (tmp_path / "second_recipe.py").write_text("from first_recipe import recipe\n")
+    assert load(str(tmp_path / "second_recipe.py")).name == "second_recipe"
+    assert load(str(tmp_path / "first_recipe.py")).name == "first_recipe"
+    other = tmp_path / "json.py"
+    other.write_text(Path(TINY).read_text())
+    with pytest.raises(BadInput, match="has the name of the module 'json', which it would hide: rename the file"):
+        load(str(other))
 
 
 @pytest.mark.parametrize(
