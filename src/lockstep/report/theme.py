@@ -63,7 +63,7 @@ SERIES = 8
 
 # What charts need, on the page and alone.
 MARKS = """
-text{font:13px system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-serif;fill:var(--ink);
+text{font:13px system-ui,-apple-system,Segoe UI,Roboto,Helvetica Neue,sans-serif;fill:var(--ink);
 font-variant-numeric:tabular-nums}
 .light{font-weight:400}.small{font-size:12px}.strong{font-weight:600}.quiet{fill:var(--quiet)}.warn{fill:var(--warn)}
 .halo{paint-order:stroke;stroke:var(--card);stroke-width:5px;stroke-linejoin:round}

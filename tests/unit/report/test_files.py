@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,7 +16,7 @@ import pytest
 
 from lockstep.errors import BadInput
 from lockstep.report import svg, theme, units
-from lockstep.report.charts import all_charts
+from lockstep.report.charts import all_charts, times
 from lockstep.report.charts.losses import styles
 from lockstep.report.compare import Comparison
 from lockstep.report.files import write_all
@@ -84,9 +85,9 @@ def test_every_chart_has_words_and_numbers(made: Comparison) -> None:
 
 
 def test_the_numbers_of_a_chart_are_those_of_the_rows(made: Comparison) -> None:
-    times, scaling, memory, parts, timeline, losses = all_charts(made)
-    assert times.lines[0] == ("single", "2.32 s", "2.23 s", "2.53 s", "3", "1.00×")
-    assert times.lines[-1][:2] == ("torch-fsdp", made.rows[-1].why_not)
+    bars, scaling, memory, parts, timeline, losses = all_charts(made)
+    assert bars.lines[0] == ("single", "2.32 s", "2.23 s", "2.53 s", "3", "1.00×")
+    assert bars.lines[-1][:2] == ("torch-fsdp", made.rows[-1].why_not)
     assert ("ddp", "4", "11,532", "2.61×", "65 %") in scaling.lines
     assert memory.lines[2] == ("ddp", "0", "310 MiB", "peak RSS")
     assert parts.lines[3][-2:] == ("42.7 ms", "35 %")
@@ -159,6 +160,26 @@ def test_text_from_runs_is_escaped(text: str) -> None:
     assert re.search(r"(?<!\\)<", outside) is None
 
 
+def test_templates_are_files_of_the_package_and_mark_nothing_safe() -> None:
+    folder = files("lockstep.report.page").joinpath("templates")
+    texts = {entry.name: entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
+    named = {name for text in texts.values() for name in re.findall(r'(?:from|include) "([^"]+)"', text)}
+    assert set(texts) == named | {"page.html"}
+    assert not [name for name, text in texts.items() if re.search(r"\|\s*safe|autoescape|Markup", text)]
+
+
+@pytest.mark.parametrize("text", ["\x00\x08", "\ufffe", "<b>&\"'"])
+def test_pictures_are_xml_whatever_a_run_says(text: str) -> None:
+    made = example(text)
+    rows = tuple(replace(row, name=f"{row.name} {text}", why_not=text, memory_measure=text) for row in made.rows)
+    runs = {f"{name} {text}": own for name, own in made.runs.items()}
+    changed = replace(made, title=text, rows=rows, runs=runs)
+    for chart in all_charts(changed):
+        ElementTree.fromstring(chart.wide)
+        ElementTree.fromstring(chart.narrow)
+    ElementTree.fromstring(times.alone(changed.title, changed.rows))
+
+
 def test_markdown(made: Comparison) -> None:
     text = markdown(made)
     assert text.startswith("# cifar100: 4 lanes, 3 repeats each\n\n- Use ddp on 2 workers")
@@ -170,15 +191,17 @@ def test_markdown(made: Comparison) -> None:
 
 
 def test_all_files(made: Comparison, tmp_path: Path) -> None:
-    files = write_all(made, tmp_path)
-    assert [path.name for path in files] == [
+    written = write_all(made, tmp_path)
+    assert [path.name for path in written] == [
         "report.html",
         "comparison.md",
         "comparison.json",
         "comparison.svg",
         "trace.json",
     ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in files), "no drafts are left"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in written), (
+        "no drafts are left"
+    )
     content = json.loads((tmp_path / "comparison.json").read_text())
     assert [row["name"] for row in content["rows"]] == [row.name for row in made.rows]
     ElementTree.fromstring((tmp_path / "comparison.svg").read_text())
@@ -220,9 +243,9 @@ def test_event_files(made: Comparison, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    files = write_all(replace(made, runs={"ddp": made.runs["ddp"][:1]}), tmp_path, tensorboard=True)
-    assert files[-1] == tmp_path / "tensorboard" / "ddp-1"
-    read = EventAccumulator(str(files[-1]))
+    written = write_all(replace(made, runs={"ddp": made.runs["ddp"][:1]}), tmp_path, tensorboard=True)
+    assert written[-1] == tmp_path / "tensorboard" / "ddp-1"
+    read = EventAccumulator(str(written[-1]))
     read.Reload()
     losses = read.Scalars("loss")
     assert [event.step for event in losses] == list(range(40))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+
+from markupsafe import Markup
 
 from lockstep.report import svg, theme
 from lockstep.report.rows import Row
@@ -26,7 +27,7 @@ class Key:
     """Its class."""
     label: str
     """What it stands for."""
-    picture: str = ""
+    picture: Markup | None = None
     """How it is drawn, where that is more than a colour."""
 
 
@@ -42,9 +43,9 @@ class Chart:
     """How to read it, in a sentence or two."""
     words: str
     """The text alternative: what a reader would see in it."""
-    wide: str
+    wide: Markup
     """The picture for a laptop."""
-    narrow: str
+    narrow: Markup
     """The picture for a phone."""
     legend: tuple[Key, ...] = ()
     """The meaning of colours and marks, where the picture does not say it."""
@@ -109,23 +110,22 @@ class RowFrame:
         """Return how long a bar of this value is."""
         return value / self.largest * (self.width - self.left - self.right)
 
-    def label(self, place: int) -> str:
+    def label(self, place: int) -> Markup:
         """Return the label of a row."""
         main, sub = self.labels[place]
         top, height = self.tops[place], self.heights[place]
         if self.above:
             main = svg.shorten(main, self.width * 0.55)
-            both = (
-                f'<tspan class="strong">{escape(main)}</tspan><tspan class="small quiet" dx="8">{escape(sub)}</tspan>'
-            )
-            return svg.element("text", both, x=0.0, y=top - 7, class_="halo")
+            name = svg.element("tspan", main, class_="strong")
+            ran_on = svg.element("tspan", sub, class_="small quiet", dx=8)
+            return svg.element("text", name, ran_on, x=0.0, y=top - 7, class_="halo")
         middle = top + height / 2
         room = self.left - 14
         return svg.text(room, middle - 1, svg.shorten(main, room), "strong", "end") + svg.text(
             room, middle + 15, svg.shorten(sub, room, 12), "small quiet", "end"
         )
 
-    def axis(self, unit: float, title: str) -> str:
+    def axis(self, unit: float, title: str) -> Markup:
         """Return grid, ticks and title of the scale, in a unit of so much."""
         values = svg.ticks(self.largest / unit, 4 if self.above else 7)
         labels = svg.tick_labels(values)
@@ -136,9 +136,8 @@ class RowFrame:
             anchor = "start" if value == 0 and self.above else "middle"
             parts.append(svg.text(x, self.bottom + 17, label, "small quiet", anchor))
         middle = self.left if self.above else self.left + self.length(self.largest / 2)
-        return "".join(parts) + svg.text(
-            middle, self.bottom + 37, title, "small quiet", None if self.above else "middle"
-        )
+        parts.append(svg.text(middle, self.bottom + 37, title, "small quiet", None if self.above else "middle"))
+        return svg.together(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +167,7 @@ class Plane:
         low, high = self.up
         return 26 + (high - value) / ((high - low) or 1) * (self.height - 26 - BELOW)
 
-    def axes(self, across: Sequence[float], title: str, up_title: str) -> str:
+    def axes(self, across: Sequence[float], title: str, up_title: str) -> Markup:
         """Return grid, ticks and titles; `across` are the ticks of that axis."""
         foot = self.height - BELOW
         parts = [svg.text(2, 12, up_title, "small quiet")]
@@ -181,7 +180,7 @@ class Plane:
             parts.append(svg.text(self.x(value), foot + 20, label, "small quiet", "middle"))
         parts.append(svg.line(self.left, foot, self.width - self.right, foot, "axis"))
         parts.append(svg.text((self.left + self.width - self.right) / 2, foot + 40, title, "small quiet", "middle"))
-        return "".join(parts)
+        return svg.together(parts)
 
     def line(
         self,
@@ -190,7 +189,7 @@ class Plane:
         width: float,
         dash: str | None = None,
         shift: float | None = None,
-    ) -> str:
+    ) -> Markup:
         """Return a line through points; its dashes may be shifted."""
         d = "".join(
             f"{'L' if place else 'M'}{svg.number(self.x(x))} {svg.number(self.y(y))}"

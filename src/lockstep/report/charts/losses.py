@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from lockstep.report import svg
 from lockstep.report.charts.frame import DASHES, NARROW, WIDE, Chart, Key, Plane, series
 from lockstep.report.collect import Run
@@ -98,7 +100,7 @@ def thin(losses: Sequence[float]) -> list[tuple[float, float]]:
     return [(float(step), losses[step]) for step in sorted(steps) if math.isfinite(losses[step])]
 
 
-def _draw(curves: Mapping[str, Sequence[float]], colours: Mapping[str, str], width: float) -> str:
+def _draw(curves: Mapping[str, Sequence[float]], colours: Mapping[str, str], width: float) -> Markup:
     lines = {name: thin(losses) for name, losses in curves.items()}
     values = [value for points in lines.values() for _, value in points]
     low, high = min(values), max(values)
@@ -108,4 +110,4 @@ def _draw(curves: Mapping[str, Sequence[float]], colours: Mapping[str, str], wid
     parts = [plane.axes([tick for tick in svg.ticks(max(last, 1.0), 6) if tick == int(tick)], "step", "loss")]
     for name, style in styles(curves).items():
         parts.append(plane.line(lines[name], f"line flat {colours[name]}", style.width, style.dash, style.shift))
-    return svg.picture(width, HEIGHT, _words(curves), "".join(parts))
+    return svg.picture(width, HEIGHT, _words(curves), *parts)

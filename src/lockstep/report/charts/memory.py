@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from lockstep.report import svg
 from lockstep.report.charts.frame import HALF, NARROW, Chart, RowFrame, means, series
 from lockstep.report.rows import Row
@@ -48,7 +50,7 @@ def _heights(ranks: int) -> tuple[float, float]:
     return (12.0, 15.0) if ranks <= 4 else (7.0, 9.0) if ranks <= 16 else (3.0, 3.5)
 
 
-def _draw(rows: Sequence[Row], colours: dict[str, str], measure: str, width: float) -> str:
+def _draw(rows: Sequence[Row], colours: dict[str, str], measure: str, width: float) -> Markup:
     heights = [max(26.0, _heights(len(row.peak_memory))[1] * len(row.peak_memory)) for row in rows]
     largest = max(row.largest_memory for row in rows)
     labels = [(row.name, means(row), height) for row, height in zip(rows, heights, strict=True)]
@@ -65,6 +67,14 @@ def _draw(rows: Sequence[Row], colours: dict[str, str], measure: str, width: flo
         end = frame.left + frame.length(row.largest_memory) + 8
         total = f" ({size(row.total_memory)})" if len(row.peak_memory) > 1 else ""
         middle = frame.tops[place] + heights[place] / 2 + 4.5
-        inside = f'{size(row.largest_memory)}<tspan class="small quiet">{total}</tspan>'
-        parts.append(svg.element("text", inside, x=end, y=middle, class_="strong"))
-    return svg.picture(width, frame.height, _words(rows), "".join(parts))
+        parts.append(
+            svg.element(
+                "text",
+                size(row.largest_memory),
+                svg.element("tspan", total, class_="small quiet"),
+                x=end,
+                y=middle,
+                class_="strong",
+            )
+        )
+    return svg.picture(width, frame.height, _words(rows), *parts)

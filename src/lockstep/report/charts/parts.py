@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from lockstep.report import svg
 from lockstep.report.charts.frame import NARROW, WIDE, Chart, Key, RowFrame, means
 from lockstep.report.rows import Row
@@ -60,18 +62,18 @@ def _words(rows: Sequence[Row]) -> str:
     return f"Stacked bars of the parts of a step. {'; '.join(told)}."
 
 
-def _draw(rows: Sequence[Row], width: float) -> str:
+def _draw(rows: Sequence[Row], width: float) -> Markup:
     longest = max(_whole(row) for row in rows)
     frame = RowFrame(width, [(row.name, means(row), BAR) for row in rows], right=80, largest=longest)
     unit, name = time_unit(longest)
     parts = [frame.axis(unit, f"time of a step, {name}")]
     for place, row in enumerate(rows):
         parts += [frame.label(place), _stack(row, frame, frame.tops[place])]
-    return svg.picture(width, frame.height, _words(rows), "".join(parts))
+    return svg.picture(width, frame.height, _words(rows), *parts)
 
 
-def _stack(row: Row, frame: RowFrame, top: float) -> str:
-    x, whole, found = frame.left, _whole(row), []
+def _stack(row: Row, frame: RowFrame, top: float) -> Markup:
+    x, whole, blocks = frame.left, _whole(row), []
     for part in PARTS:
         seconds = row.parts.get(part, 0.0)
         width = frame.length(seconds)
@@ -80,6 +82,6 @@ def _stack(row: Row, frame: RowFrame, top: float) -> str:
             continue
         tip = f"{row.name}, {LABELS[part]}: {duration(seconds)}, {share(seconds / whole)} of the step"
         # The gap of a pixel tells neighbours apart where their colours do not.
-        found.append(svg.block(x, top, width - (1 if width > 3 else 0), BAR, f"p-{part}", tip))
+        blocks.append(svg.block(x, top, width - (1 if width > 3 else 0), BAR, f"p-{part}", tip))
         x += width
-    return "".join(found) + svg.text(x + 8, top + BAR / 2 + 4.5, duration(whole), "strong")
+    return svg.together([*blocks, svg.text(x + 8, top + BAR / 2 + 4.5, duration(whole), "strong")])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from lockstep.report import svg
 from lockstep.report.charts.frame import DASHES, HALF, NARROW, Chart, Key, Plane, strategy_series
 from lockstep.report.compare import Point
@@ -46,7 +48,7 @@ def _words(points: Sequence[Point], names: Sequence[str]) -> str:
     return f"Lines of samples per second by workers: {'; '.join(told)}."
 
 
-def _draw(points: Sequence[Point], names: Sequence[str], colours: dict[str, str], width: float) -> str:
+def _draw(points: Sequence[Point], names: Sequence[str], colours: dict[str, str], width: float) -> Markup:
     workers = sorted({point.workers for point in points})
     base = next((point.samples_per_second for point in points if point.workers == workers[0]), 0.0) / workers[0]
     top = max(base * workers[-1], *(point.samples_per_second for point in points)) * 1.05
@@ -70,22 +72,22 @@ def _draw(points: Sequence[Point], names: Sequence[str], colours: dict[str, str]
         line = [(float(point.workers), point.samples_per_second) for point in own]
         parts.append(plane.line(line, f"line {colour}", 2.5, DASHES[place % 8]))
         parts += [_mark(plane, point, colour, place) for point in own]
-    return svg.picture(width, HEIGHT, _words(points, names), "".join(parts))
+    return svg.picture(width, HEIGHT, _words(points, names), *parts)
 
 
 def _key(name: str, colour: str, place: int) -> Key:
     line = svg.element(
         "path", d="M0 7H30", class_=f"line {colour}", stroke_width=2.5, stroke_dasharray=DASHES[place % 8]
     )
-    return Key(colour=colour, label=name, picture=svg.key(line + _shape(15, 7, colour, place)))
+    return Key(colour=colour, label=name, picture=svg.key(line, _shape(15, 7, colour, place)))
 
 
-def _mark(plane: Plane, point: Point, colour: str, place: int) -> str:
+def _mark(plane: Plane, point: Point, colour: str, place: int) -> Markup:
     tip = f"{point.strategy}: {digits(point.samples_per_second)} samples/s on {plural(point.workers, 'worker')}"
     return _shape(plane.x(point.workers), plane.y(point.samples_per_second), colour, place, tip)
 
 
-def _shape(x: float, y: float, colour: str, place: int, tip: str = "") -> str:
+def _shape(x: float, y: float, colour: str, place: int, tip: str = "") -> Markup:
     n = svg.number
     shapes = (
         f"M{n(x - 5)} {n(y)}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",

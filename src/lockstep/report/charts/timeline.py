@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from lockstep.report import svg
 from lockstep.report.charts.frame import NARROW, WIDE, Chart, RowFrame
 from lockstep.report.charts.parts import LABELS, LEGEND
@@ -88,7 +90,7 @@ def _lines(found: Strip) -> list[tuple[str, ...]]:
     return lines
 
 
-def _draw(strips: Sequence[Strip], width: float) -> str:
+def _draw(strips: Sequence[Strip], width: float) -> Markup:
     heights = [max(26.0, WAY * len(found.ranks)) for found in strips]
     labels = [(found.name, _steps_shown(found), height) for found, height in zip(strips, heights, strict=True)]
     frame = RowFrame(width, labels, right=16, largest=max(found.length for found in strips))
@@ -100,7 +102,7 @@ def _draw(strips: Sequence[Strip], width: float) -> str:
             top = frame.tops[place] + (heights[place] - WAY * len(found.ranks)) / 2 + line * WAY + 2
             own = [span for span in found.spans if span.rank == rank]
             parts += [_block(span, found, frame, top) for span in own]
-    return svg.picture(width, frame.height, _words(strips), "".join(parts))
+    return svg.picture(width, frame.height, _words(strips), *parts)
 
 
 def _steps_shown(found: Strip) -> str:
@@ -108,7 +110,7 @@ def _steps_shown(found: Strip) -> str:
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
-def _block(span: Span, found: Strip, frame: RowFrame, top: float) -> str:
+def _block(span: Span, found: Strip, frame: RowFrame, top: float) -> Markup:
     label = LABELS.get(span.name, span.name)
     tip = f"{found.name}, rank {span.rank}, step {span.step}, {label}: {duration(span.seconds)}"
     kind = f"p-{span.name}" if span.name in PARTS else "p-wait"

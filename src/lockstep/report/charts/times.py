@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from lockstep.report import svg, theme
 from lockstep.report.charts.frame import NARROW, WIDE, Chart, RowFrame, means, series
 from lockstep.report.rows import Row
@@ -41,17 +43,18 @@ def words(rows: Sequence[Row]) -> str:
     return f"Bars of training time: {', '.join(ran + failed)}."
 
 
-def alone(title: str, rows: Sequence[Row]) -> str:
+def alone(title: str, rows: Sequence[Row]) -> Markup:
     """Return the bars as a picture of their own, for a README or a slide."""
     bars = _bars(rows, 760)
     frame = _frame(rows, 760)
     ground = svg.element("rect", width=792.0, height=frame.height + 62, rx=8, fill="var(--card)")
     heading = svg.element("g", svg.text(16, 30, title, "strong"), style="font-size:16px")
-    inside = f'{ground}{heading}<g transform="translate(16 50)">{bars}</g>'
-    return svg.picture(792, frame.height + 62, f"{title}. {words(rows)}", inside, style=theme.alone()) + "\n"
+    inside = svg.element("g", bars, transform="translate(16 50)")
+    style = svg.element("style", theme.alone())
+    return svg.picture(792, frame.height + 62, f"{title}. {words(rows)}", style, ground, heading, inside) + "\n"
 
 
-def draw(rows: Sequence[Row], width: float) -> str:
+def draw(rows: Sequence[Row], width: float) -> Markup:
     """Return the bars for a page of this width."""
     return svg.picture(width, _frame(rows, width).height, words(rows), _bars(rows, width))
 
@@ -62,17 +65,17 @@ def _frame(rows: Sequence[Row], width: float) -> RowFrame:
     return RowFrame(width, labels, right=118 if width <= NARROW else 150, largest=longest)
 
 
-def _bars(rows: Sequence[Row], width: float) -> str:
+def _bars(rows: Sequence[Row], width: float) -> Markup:
     frame = _frame(rows, width)
     unit = time_unit(frame.largest)
     colours = series(rows)
     parts = [frame.axis(unit[0], f"training time, {unit[1]}")]
     for place, row in enumerate(rows):
         parts += [frame.label(place), _bar(frame, place, row, colours[row.name], unit)]
-    return "".join(parts)
+    return svg.together(parts)
 
 
-def _bar(frame: RowFrame, place: int, row: Row, colour: str, unit: tuple[float, str]) -> str:
+def _bar(frame: RowFrame, place: int, row: Row, colour: str, unit: tuple[float, str]) -> Markup:
     top = frame.tops[place]
     middle = top + BAR / 2
     if row.seconds is None or row.seconds_spread is None:
@@ -86,7 +89,7 @@ def _bar(frame: RowFrame, place: int, row: Row, colour: str, unit: tuple[float, 
     if row.repeats > 1:
         parts.append(svg.whisker(frame.left + frame.length(low), frame.left + frame.length(high), middle))
     end = frame.left + frame.length(high) + 10
-    factor = f'<tspan class="quiet light" dx="8">{times(row.speed_up)}</tspan>' if row.speed_up else ""
-    inside = f"{digits(row.seconds / unit[0])} {unit[1]}{factor}"
-    parts.append(svg.element("text", inside, x=end, y=middle + 4.5, class_="strong"))
-    return "".join(parts)
+    factor = svg.element("tspan", times(row.speed_up), class_="quiet light", dx=8) if row.speed_up else ""
+    inside = f"{digits(row.seconds / unit[0])} {unit[1]}"
+    parts.append(svg.element("text", inside, factor, x=end, y=middle + 4.5, class_="strong"))
+    return svg.together(parts)
