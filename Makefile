@@ -1,25 +1,35 @@
 # Two commands: `make compare` and `make test`. Both set everything up first, once.
 PYTHON ?= python3
-VENV := .venv
+# A version of torch, or "newest", for `make test TORCH=...`; not set, it is the one of constraints.txt.
+TORCH ?=
+VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10
+ALL_TESTS := tests/unit tests/contract tests/multiprocess
+FAST_TESTS := tests/unit tests/contract/test_collectives.py tests/contract/test_exchanges.py
 
-.PHONY: compare test check format docs clean
+.PHONY: help compare test test-fast check format docs clean
 .DEFAULT_GOAL := help
 
-.PHONY: help
 help:
-	@echo "make compare   train the built-in recipe every way that runs here, side by side"
-	@echo "make test      all tests, with the checks (ruff, mypy, import direction)"
-	@echo "make check     only the checks"
-	@echo "make docs      build the documentation site into site/"
-	@echo "make clean     remove what the others made"
+	@echo "make compare            train the built-in recipe every way that runs here, side by side"
+	@echo "make test               all tests, with the checks (ruff, mypy, import direction)"
+	@echo "make test-fast          unit tests, collectives and exchanges, in under two minutes: no launcher, no command line, no"
+	@echo "                        strategies against each other, no failures of ranks, no services, no checks"
+	@echo "make test TORCH=2.8.0   unit, contract and multiprocess tests on that torch, in an environment of its own;"
+	@echo "                        TORCH=newest takes the newest of the registry (remove .venv-torch-newest to look again)"
+	@echo "make test TESTS=...     only these files or folders; ARGS=... goes to pytest as it is"
+	@echo "make check              only the checks"
+	@echo "make docs               build the documentation site into site/"
+	@echo "make clean              remove what the others made"
 
 $(BIN)/python:
 	@scripts/check-python "$(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
 
 # A stamp is newer than what it was made from, so a second run installs nothing. What installs more has installed the base.
+ifeq ($(TORCH),)
 $(VENV)/base: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable .
 	@touch $@
@@ -27,6 +37,13 @@ $(VENV)/base: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev,peers]'
 	@touch $(VENV)/base $@
+else
+$(VENV)/dev: pyproject.toml constraints.txt scripts/install-with-torch | $(BIN)/python
+	$(BIN)/python scripts/install-with-torch $(TORCH)
+	@touch $(VENV)/base $@
+
+$(VENV)/base: $(VENV)/dev
+endif
 
 $(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[docs]'
@@ -35,8 +52,12 @@ $(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/python
 compare: $(VENV)/base
 	$(BIN)/lockstep compare $(ARGS)
 
-test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
+# Types and style do not depend on torch's version: they are checked on the one of constraints.txt.
+test: $(if $(TORCH),$(VENV)/dev,check)
+	$(PYTEST) $(or $(TESTS),$(if $(TORCH),$(ALL_TESTS))) $(ARGS)
+
+test-fast: $(VENV)/dev
+	$(PYTEST) $(FAST_TESTS) $(ARGS)
 
 check: $(VENV)/dev
 	scripts/check
@@ -49,4 +70,4 @@ docs: $(VENV)/docs
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-torch-* site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from lockstep import process_wide
 from lockstep.cli_bench import bench
 from lockstep.cli_compare import compare
 from lockstep.cli_export import export
@@ -142,6 +143,7 @@ def main() -> NoReturn:
     """Run the command line; every error is one message and an exit code that says whose it was."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
+        process_wide.check()
         app(standalone_mode=True)
     except LockstepError as error:
         typer.echo(f"lockstep: {error}", err=True)

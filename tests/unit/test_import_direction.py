@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "lockstep"
 # "who may know whom": the command line knows everything, errors know nothing.
 MAY_IMPORT = {
     "cli": "cli_bench cli_compare cli_export cli_options cli_report doctor launch report train strategies registry "
-    "world errors version",
+    "world process_wide errors version",
     "cli_bench": "cli_options bench report errors",
     "cli_compare": "cli_options comparison report train strategies world errors registry",
     "cli_export": "cli_options train",
@@ -31,14 +31,14 @@ MAY_IMPORT = {
     "peers": "launch mesh state train strategies data recipe digest world torch_compat registry errors",
     "report": "train errors version registry",
     "launch": "train strategies comm world torch_compat errors registry",
-    "train": "strategies mesh state data nn comm recipe digest world seeding torch_compat errors version lanes "
-    "registry settings",
+    "train": "strategies process_wide mesh state data nn comm recipe digest world seeding torch_compat errors version "
+    "lanes registry settings",
     "strategies": "exchange mesh state data nn comm lanes digest recipe world torch_compat errors registry settings",
     "recipes": "recipe data",
     "recipe": "lanes errors",
     "exchange": "comm lanes torch_compat errors",
-    "world": "comm torch_compat errors",
-    "comm": "lanes torch_compat errors",
+    "world": "comm process_wide torch_compat errors",
+    "comm": "lanes process_wide torch_compat errors",
     "nn": "comm lanes torch_compat errors",
     "data": "lanes seeding torch_compat errors",
     "lanes": "seeding torch_compat errors",
@@ -49,6 +49,7 @@ MAY_IMPORT = {
     "registry": "errors",
     "settings": "registry errors",
     "torch_compat": "",
+    "process_wide": "errors",
 }
 
 

@@ -13,6 +13,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from lockstep import process_wide
 from lockstep.torch_compat.startup import DISTRIBUTED, skip_flight_recorder
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ class _ImportHook(MetaPathFinder):
 
 
 def register() -> None:
-    """Register `shm` now, or as soon as torch.distributed is imported."""
+    """Register `shm` now, or as soon as torch.distributed is imported; not if the user wants torch left alone."""
+    if process_wide.leave("shm"):
+        return
     module = sys.modules.get(DISTRIBUTED)
     if module is not None:
         _register(module)

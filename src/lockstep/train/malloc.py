@@ -13,6 +13,8 @@ import ctypes
 import os
 from typing import Final
 
+from lockstep import process_wide
+
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT: Final = 1 << 30
@@ -22,8 +24,8 @@ _USERS_OWN: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_
 
 
 def keep_freed_memory() -> bool:
-    """Have the allocator keep what is freed; False where it is not glibc's, or where the user has set it up himself."""
-    if any(name in os.environ for name in _USERS_OWN):
+    """Have glibc keep freed memory; False if there is none, or if the user has set it up or wants it left alone."""
+    if process_wide.leave("malloc") or any(name in os.environ for name in _USERS_OWN):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockstep import process_wide
 from lockstep.errors import BadInput, LockstepError
 from lockstep.world.addresses import interface_towards, resolve
 from lockstep.world.detect import detect
@@ -38,6 +39,12 @@ def join(
     """
     import torch
 
+    process_wide.check()
+    no_shm = process_wide.leave("shm")
+    if backend == "shm" and no_shm:
+        raise BadInput(
+            f"backend shm is not registered, because {process_wide.VARIABLE} names it: remove one of the two"
+        )
     place = place or detect(os.environ)
     store = None
     if place.size > 1:
@@ -46,15 +53,15 @@ def join(
         store = open_store(place, join_seconds)
         place = _meet(store, place, join_seconds)
     chosen = choose_device(device, place)
-    count, _ = choose_threads(os.environ, usable_cpus(), place.local_size)
-    torch.set_num_threads(threads or count)
+    if threads is not None or not process_wide.leave("threads"):
+        torch.set_num_threads(threads or choose_threads(os.environ, usable_cpus(), place.local_size)[0])
     if chosen != "cpu":
         torch.accelerator.set_device_index(torch.device(chosen).index)
-    if backend is None and prefer_shared_memory and chosen == "cpu" and place.nodes == 1:
+    if backend is None and prefer_shared_memory and chosen == "cpu" and place.nodes == 1 and not no_shm:
         backend = "shm"
     if store is not None:
         backend = _build_group(store, place, chosen, backend)
-    return World.at(place, device=chosen, threads=threads or count, backend=backend)
+    return World.at(place, device=chosen, threads=torch.get_num_threads(), backend=backend)
 
 
 def _meet(store: Store, place: Place, seconds: float) -> Place:
@@ -118,7 +125,7 @@ def _build_group(store: Store, place: Place, device: str, backend: str | None) -
         # gloo guesses its interface from the host name, which often resolves to an address that is not
         # this host's. The way to the head is known to work; on one host nothing leaves the loopback.
         head = resolve(place.head) if place.nodes > 1 and place.head else "127.0.0.1"
-        if (name := interface_towards(head)) is not None:
+        if not process_wide.leave("interface") and (name := interface_towards(head)) is not None:
             os.environ["GLOO_SOCKET_IFNAME"] = name
     dist.init_process_group(
         chosen,
