@@ -58,7 +58,7 @@ def _serve(pipe: Connection, rank: int, size: int, backend: str, path: str, seco
         task = pipe.recv()
         if task is None:
             break
-        function, args = task
+        number, function, args = task
         began = time.monotonic()
         try:
             value = function(rank, size, *args)
@@ -70,7 +70,7 @@ def _serve(pipe: Connection, rank: int, size: int, backend: str, path: str, seco
                 trace=traceback.format_exc(),
                 seconds=time.monotonic() - began,
             )
-        pipe.send(outcome)
+        pipe.send((number, outcome))
     if dist.is_initialized():
         dist.destroy_process_group()
     pipe.send(None)
@@ -86,6 +86,7 @@ class Ranks:
         self.backend = backend
         self._folder = tempfile.TemporaryDirectory()
         self._pipes: list[Connection] = []
+        self._started, self._given_up = [0] * size, [0] * size
         self.processes: list[Any] = []
         for rank in range(size):
             ours, theirs = _context.Pipe()
@@ -122,7 +123,8 @@ class Ranks:
 
     def start(self, function: Callable[..., Any], *args: Any, ranks: list[int] | None = None) -> None:
         for rank in range(self.size) if ranks is None else ranks:
-            self._pipes[rank].send((function, args))
+            self._started[rank] += 1
+            self._pipes[rank].send((self._started[rank], function, args))
 
     def outcomes(self, ranks: list[int] | None = None, seconds: float = 60.0) -> dict[int, Outcome]:
         """Collect how the started function ended; a rank that died is an outcome too."""
@@ -132,14 +134,18 @@ class Ranks:
         while waiting:
             ready = wait([self._pipes[r] for r in waiting], max(0.0, deadline - time.monotonic()))
             if not ready:
+                for rank in waiting:  # a late answer is not the next test's
+                    self._given_up[rank] = self._started[rank]
                 raise TimeoutError(f"ranks {sorted(waiting)} did not answer within {seconds} s")
             for rank in sorted(waiting):
                 if self._pipes[rank] in ready:
                     try:
-                        found[rank] = self._pipes[rank].recv()
+                        number, outcome = self._pipes[rank].recv()
                     except (EOFError, ConnectionError):
-                        found[rank] = Outcome(died=True)
-                    waiting.discard(rank)
+                        number, outcome = self._started[rank] + 1, Outcome(died=True)
+                    if number > self._given_up[rank]:
+                        found[rank] = outcome
+                        waiting.discard(rank)
         return found
 
     def attempt(self, function: Callable[..., Any], *args: Any) -> list[Outcome]:

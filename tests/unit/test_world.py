@@ -13,19 +13,17 @@ from lockstep.world.resources import choose_device, choose_threads
 
 
 @pytest.mark.parametrize(
-    ("env", "cpus", "local_size", "threads"),
+    ("env", "cpus", "local_size", "threads", "why"),
     [
-        ({}, 8, 2, 4),
-        ({}, 2, 4, 1),
-        ({"OMP_NUM_THREADS": "3"}, 8, 2, 3),
-        ({"SLURM_CPUS_PER_TASK": "7"}, 64, 2, 7),
-        ({"SLURM_CPUS_PER_TASK": "7", "OMP_NUM_THREADS": "2"}, 64, 2, 2),
+        ({}, 8, 2, 4, "8 usable CPUs // 2 workers of this host"),
+        ({}, 2, 4, 1, "2 usable CPUs // 4 workers of this host"),
+        ({"OMP_NUM_THREADS": "3"}, 8, 2, 3, "OMP_NUM_THREADS=3"),
+        ({"SLURM_CPUS_PER_TASK": "7"}, 64, 2, 7, "SLURM_CPUS_PER_TASK=7"),
+        ({"SLURM_CPUS_PER_TASK": "7", "OMP_NUM_THREADS": "2"}, 64, 2, 2, "OMP_NUM_THREADS=2"),
     ],
 )
-def test_threads(env: dict[str, str], cpus: int, local_size: int, threads: int) -> None:
-    found, why = choose_threads(env, cpus, local_size)
-    assert found == threads
-    assert why
+def test_threads(env: dict[str, str], cpus: int, local_size: int, threads: int, why: str) -> None:
+    assert choose_threads(env, cpus, local_size) == (threads, why)
 
 
 @pytest.mark.parametrize("text", ["0", "many", "-1"])
