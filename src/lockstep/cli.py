@@ -83,7 +83,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Train a recipe one way, under any launcher."""
-    from lockstep.launch.start import Reach, start_run
+    from lockstep.launch.start import LauncherOptions, start_run
     from lockstep.strategies import check_exact
 
     place = _place(given, rank, rendezvous)
@@ -95,7 +95,7 @@ def run(
     folder = resume.absolute() if resume is not None else out or Path("runs") / name
     if place is not None:
         _as_rank(spec, place, folder, json)
-    made = start_run(spec, folder, Reach(nodes=nodes, extra=tuple(shlex.split(launcher_args))))
+    made = start_run(spec, folder, LauncherOptions(nodes=nodes, extra=tuple(shlex.split(launcher_args))))
     _show_run(made, json)
 
 
@@ -111,10 +111,10 @@ def launch(
 ) -> None:
     """Start any Python script on several workers, also one that uses stock torch.distributed."""
     from lockstep.launch.script import launch_script
-    from lockstep.launch.start import Reach
+    from lockstep.launch.start import LauncherOptions
 
-    reach = Reach(nodes=nodes, extra=tuple(shlex.split(launcher_args)))
-    launch_script((str(script), *context.args), workers, launcher, threads, reach)
+    launcher_options = LauncherOptions(nodes=nodes, extra=tuple(shlex.split(launcher_args)))
+    launch_script((str(script), *context.args), workers, launcher, threads, launcher_options)
 
 
 @app.command()
@@ -215,7 +215,7 @@ def _by_hand(rank: int, workers: int | None, rendezvous: str | None, launcher: s
         )
     if launcher is not None:
         raise BadInput("--rank means that you start the ranks: leave --launcher out")
-    place = Place(launcher="manual", rank=rank, size=workers, local_rank=rank, local_size=workers, located=False)
+    place = Place(launcher="manual", rank=rank, size=workers, local_rank=rank, local_size=workers, hosts_known=False)
     if rendezvous.startswith("file://"):
         return replace(place, rendezvous=rendezvous)
     head, port = split_address(rendezvous)
@@ -224,12 +224,12 @@ def _by_hand(rank: int, workers: int | None, rendezvous: str | None, launcher: s
 
 def _as_rank(spec: RunSpec, place: Place, folder: Path, json: bool) -> NoReturn:
     """Be one rank of a world that somebody else started."""
-    from lockstep.launch.worker import leave, work_here
+    from lockstep.launch.worker import exit_now, work_here
 
     code, made = work_here(spec, place, folder)
     if code == 0 and place.rank == 0 and made is not None:
         _show_run(made, json)
-    leave(code)
+    exit_now(code)
 
 
 def _show_run(folder: Path, json: bool) -> None:

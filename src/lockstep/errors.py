@@ -1,14 +1,14 @@
-"""What can go wrong, by who has to act on it."""
+"""The errors of Lockstep, by who has to act on them."""
 
 
 class LockstepError(Exception):
-    """Any error that Lockstep raises on purpose; its text says what was found and what to do."""
+    """Any error that Lockstep raises on purpose; its text says what was found, what was expected, and what to do."""
 
     exit_code = 1
 
 
 class BadInput(LockstepError):
-    """The caller asked for something that cannot be: a flag, a file, a shape, an environment."""
+    """Invalid input: an option, a file, a shape, an environment variable."""
 
     exit_code = 2
 
@@ -22,18 +22,18 @@ class NotFinite(LockstepError):
 
 
 class PeerLost(LockstepError, RuntimeError):
-    """Another rank of this world died or went silent; the text names it and the operation.
+    """Another rank died or no longer answers; the text names it and the operation.
 
-    A RuntimeError too, because that is what scripts catch around torch.distributed.
+    It is a RuntimeError too, because that is what scripts catch around torch.distributed.
     """
 
 
 class Mismatch(LockstepError, RuntimeError):
-    """The ranks called different collectives; the text names both sides."""
+    """The ranks called different collectives; the text names the ranks and their calls."""
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """Return `; did you mean X?` for a mistyped name, or the list of what there is."""
+    """Return `; did you mean X?` for a mistyped name, or else the list of known names."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, known, n=1, cutoff=0.5)

@@ -26,12 +26,12 @@ from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, inside, lockste
         ([TINY, "--global-batch", "1000"], "larger than the data (96 samples)"),
         ([f"{TINY}:empty"], "the training data is empty"),
         ([TINY, "--steps", "0"], "--steps 0: at least 1"),
-        ([TINY, "--workers", "2", "--launcher", "inline"], "launcher inline runs one worker, not 2"),
+        ([TINY, "--workers", "2", "--launcher", "inline"], "launcher inline runs one worker, found 2"),
         ([TINY, "--rank", "0"], "needs --workers and --rendezvous too"),
         ([TINY, "--rank", "0", "--workers", "2", "--rendezvous", "nowhere"], "neither host:port nor file:///path"),
         ([TINY, "--rank", "2", "--workers", "2", "--rendezvous", "127.0.0.1:1"], "rank 2 of 2"),
         ([TINY, "--rendezvous", "127.0.0.1:1"], "give --rank and --workers"),
-        ([TINY, "--device", "cuda"], "no accelerator is available here"),
+        ([TINY, "--device", "cuda"], "no accelerator is available on this machine"),
     ],
 )
 def test_refused(
@@ -59,7 +59,7 @@ def test_unknown_flag(tmp_path: Path) -> None:
 def test_launcher_that_is_not_installed(program: str, tmp_path: Path) -> None:
     done = lockstep("run", TINY, "--workers", "2", "--launcher", program, cwd=tmp_path, env={"PATH": str(tmp_path)})
     assert done.code == 2, done.text
-    assert f"{program} is not installed here" in done.err
+    assert f"{program} is not installed" in done.err
 
 
 def test_output_folder_exists(
@@ -102,7 +102,7 @@ def test_two_processes_claim_one_rank(tmp_path: Path) -> None:
     done: list[Done] = [finish(process) for process in started]
     assert sorted(one.code for one in done) == [0, 0, 2], [one.text for one in done]
     refused = next(one for one in done if one.code == 2)
-    assert "rank 1 of 2 is taken already" in refused.err
+    assert "rank 1 of 2 is already taken" in refused.err
 
 
 def test_workers_that_disagree_with_the_launcher(tmp_path: Path) -> None:

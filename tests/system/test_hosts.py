@@ -74,4 +74,4 @@ def test_a_file_is_no_meeting_point_for_two_hosts(tmp_path: Path) -> None:
     require("ip")
     done = train(tmp_path, Marked(), [1, 1], TINY, rendezvous=f"file://{tmp_path / 'meet'}")
     assert [one.code for one in done] == [2, 2], [one.text for one in done]
-    assert "the ranks are on 2 hosts: meet at --rendezvous host:port" in done[0].err
+    assert "the ranks are on 2 hosts: use --rendezvous host:port" in done[0].err

@@ -72,8 +72,8 @@ def test_sbatch_without_srun_is_explained() -> None:
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, r"but not MASTER_PORT"),
         ({"OMPI_COMM_WORLD_RANK": "1"}, r"OMPI_COMM_WORLD_SIZE.*are not"),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, r"MPI_LOCALRANKID, MPI_LOCALNRANKS are not"),
-        ({"TORCHELASTIC_RUN_ID": "x", "RANK": "0"}, r"WORLD_SIZE.*are not: start through torchrun"),
-        ({"RANK": "one", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, r"RANK='one' is not a whole"),
+        ({"TORCHELASTIC_RUN_ID": "x", "RANK": "0"}, r"WORLD_SIZE.*are not: start with torchrun"),
+        ({"RANK": "one", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, r"RANK='one', expected a whole"),
         ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, r"rank 2 of 2"),
         (
             {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "4"},
@@ -95,7 +95,7 @@ def test_a_set_is_never_filled_up_from_another() -> None:
 def test_by_hand() -> None:
     place = detect({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "host-a", "MASTER_PORT": "29511"})
     assert (place.launcher, place.rank, place.head, place.port) == ("manual", 1, "host-a", 29511)
-    assert not place.located
+    assert not place.hosts_known
 
 
 def test_conflicts_are_told() -> None:
@@ -130,5 +130,5 @@ def test_node_names(text: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["2(x", "two", "2;3"])
 def test_unreadable_counts_are_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="not of the form"):
+    with pytest.raises(BadInput, match="expected the form"):
         tasks_per_node(text)

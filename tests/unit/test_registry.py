@@ -103,7 +103,7 @@ def test_a_name_is_found_among_strategies_and_peers() -> None:
         describe("lightening")
     with pytest.raises(BadInput, match="no launcher called 'slurm'"):
         find_launcher("slurm", 2)
-    with pytest.raises(BadInput, match="launcher inline runs one worker, not 2: use --launcher spawn"):
+    with pytest.raises(BadInput, match="launcher inline runs one worker, found 2: use --launcher spawn"):
         find_launcher("inline", 2)
 
 

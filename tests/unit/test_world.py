@@ -34,7 +34,7 @@ def test_threads_refused(text: str) -> None:
 
 def test_locate_learns_hosts_from_the_ranks() -> None:
     hosts = ["a", "b", "a", "b", "b"]
-    place = Place(launcher="manual", rank=4, size=5, local_size=5, local_rank=4, located=False)
+    place = Place(launcher="manual", rank=4, size=5, local_size=5, local_rank=4, hosts_known=False)
     found = locate(place, hosts)
     assert (found.local_rank, found.local_size, found.node, found.nodes) == (2, 3, 1, 2)
 

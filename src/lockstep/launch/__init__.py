@@ -1,4 +1,4 @@
-"""Launchers: one file each; and what starts, is started, and reports."""
+"""Launchers, one file each; how a run is started, and what a started process does."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def find(name: str, processes: int) -> Launcher:
-    """Return a launcher that can start so many processes here, or refuse with the reason."""
+    """Return a launcher that can start so many processes on this machine; else raise with the reason."""
     description = LAUNCHERS.get(name)
     if (reason := description.unavailable()) is not None:
         raise BadInput(reason)
     if description.one_process and processes > 1:
-        raise BadInput(f"launcher {name} runs one worker, not {processes}: use --launcher spawn")
+        raise BadInput(f"launcher {name} runs one worker, found {processes}: use --launcher spawn")
     launcher: Launcher = import_object(description.implementation)()
     return launcher

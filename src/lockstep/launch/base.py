@@ -1,4 +1,4 @@
-"""The contract of a launcher: start the processes of a world, wait, and say who failed first."""
+"""The contract of a launcher: start the processes of a world, wait for them, and report which failed first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What every process of a world is to run: a recipe's run folder, or a script."""
+    """What every process of a world runs: a recipe's run folder, or a script."""
 
     workers: int
     """How many processes."""
@@ -22,26 +22,26 @@ class Job:
     module: str = "lockstep.launch.worker"
     """The program of a rank, for a recipe."""
     script: tuple[str, ...] = ()
-    """A Python script and its arguments, where there is no recipe."""
+    """A Python script and its arguments, if there is no recipe."""
     nodes: int | None = None
-    """Over how many hosts, where the launcher has a say in it."""
+    """The number of hosts, for launchers that can choose it."""
     threads: int | None = None
     """Threads per worker."""
     extra: tuple[str, ...] = ()
     """More arguments for srun or mpirun."""
     variables: dict[str, str] = field(default_factory=dict)
-    """More environment for every rank."""
+    """More environment variables for every rank."""
 
     @property
     def command(self) -> list[str]:
-        """What to start for each rank, as a command."""
+        """The command of each rank."""
         if self.folder is not None:
             return [sys.executable, "-m", self.module, str(self.folder)]
         return [sys.executable, *self.script]
 
     @property
     def foreign_command(self) -> list[str]:
-        """The same under a launcher that does not set torch's own variables: a script gets them first."""
+        """The command under a launcher that does not set torch's variables: it sets them, then runs the script."""
         if self.folder is not None:
             return self.command
         return [sys.executable, "-m", "lockstep.launch.script", *self.script]
@@ -54,23 +54,23 @@ class Outcome:
     code: int
     """0 if all ended well."""
     exits: dict[int, int] = field(default_factory=dict)
-    """Exit codes by rank as far as known, the first to fail first; negative means a signal."""
+    """Exit codes by rank as far as they are known, the first failure first; negative means a signal."""
 
 
 class Launcher(ABC):
-    """Starts the processes of a world. One that was started leaves nothing behind, however it ends."""
+    """Starts the processes of a world, and leaves nothing behind, however they end."""
 
     @abstractmethod
     def start(self, job: Job) -> Outcome:
-        """Start all processes, wait for them, and end the rest when one fails."""
+        """Start all processes, wait for them, and end the others when one fails."""
 
 
 @contextmanager
-def meeting_file() -> Iterator[str]:
-    """Yield a rendezvous for the ranks of this host that leaves no file, even if everything is killed.
+def rendezvous_file() -> Iterator[str]:
+    """Yield a rendezvous for the ranks of this host that leaves no file behind, even if everything is killed.
 
-    The file has no name: it lives in this process's descriptor table, where only processes of the same user
-    can open it, and is gone when this process is.
+    The file has no name: it exists only in this process's descriptor table, where processes of the same user can open
+    it, and ends with this process.
     """
     descriptor = os.memfd_create("lockstep-rendezvous", os.MFD_CLOEXEC)
     try:
@@ -80,5 +80,5 @@ def meeting_file() -> Iterator[str]:
 
 
 def threads_for(job: Job) -> dict[str, str]:
-    """Return the variables that tell a worker how many threads it has, if that was asked for."""
+    """Return the variables that set a worker's number of threads, if the job has one."""
     return {} if job.threads is None else {"OMP_NUM_THREADS": str(job.threads)}

@@ -1,4 +1,4 @@
-"""Running somebody else's launcher as a command: its words are read, its end is ours."""
+"""Runs another launcher, such as srun, as a command: reads its output, and ends it with this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, TextIO
 from lockstep.launch.parent_death import die_with_parent
 
 GRACE_SECONDS = 5.0
-# What an outer launcher left in the environment would be taken for the inner one's word.
+# Variables of an outer launcher, which would be mistaken for those of the inner one.
 STALE = frozenset(
     (
         "RANK",
@@ -34,11 +34,11 @@ def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in STALE} | dict(extra)
 
 
-def run_command(command: list[str], env: Mapping[str, str], heard: Callable[[str], bool]) -> int:
-    """Run a launcher to its end and return its exit code; each line that it prints goes to `heard`.
+def run_command(command: list[str], env: Mapping[str, str], is_own_line: Callable[[str], bool]) -> int:
+    """Run a launcher to its end and return its exit code; each line that it prints is passed to `is_own_line`.
 
-    A line for which `heard` returns True is the launcher's own chatter, understood and not repeated; the
-    others are passed on. The command has a session of its own, so that Ctrl-C reaches only us, and we end it.
+    A line for which that returns True is from the launcher itself, and is not repeated; the others are passed on to the
+    terminal. The command has its own session, so that Ctrl-C reaches only this process, which then ends it.
     """
     process = subprocess.Popen(
         command,
@@ -52,7 +52,7 @@ def run_command(command: list[str], env: Mapping[str, str], heard: Callable[[str
     assert process.stdout is not None
     assert process.stderr is not None
     pairs = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
-    pumps = [threading.Thread(target=_pass_on, args=(*pair, heard), daemon=True) for pair in pairs]
+    pumps = [threading.Thread(target=_pass_on, args=(*pair, is_own_line), daemon=True) for pair in pairs]
     for pump in pumps:
         pump.start()
     try:
@@ -66,10 +66,10 @@ def run_command(command: list[str], env: Mapping[str, str], heard: Callable[[str
     return code
 
 
-def _pass_on(source: IO[bytes], sink: TextIO, heard: Callable[[str], bool]) -> None:
+def _pass_on(source: IO[bytes], sink: TextIO, is_own_line: Callable[[str], bool]) -> None:
     for line in source:
         text = line.decode(errors="replace")
-        if not heard(text.rstrip("\n")):
+        if not is_own_line(text.rstrip("\n")):
             sink.write(text)
             sink.flush()
 

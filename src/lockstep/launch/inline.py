@@ -1,4 +1,4 @@
-"""`inline`: the one rank of a world of one, in this very process."""
+"""`inline`: one worker, in this process."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lockstep.registry import LauncherDescription
 
 LAUNCHER = LauncherDescription(
     name="inline",
-    help="the one rank of a world of one, in this very process",
+    help="one worker, in this process",
     implementation="lockstep.launch.inline:Inline",
     one_process=True,
 )
 
 
 class Inline(Launcher):
-    """No process is started: for one worker, debuggers and notebooks."""
+    """Starts no process: for one worker, debuggers and notebooks."""
 
     def start(self, job: Job) -> Outcome:
-        """Run the only rank here."""
+        """Run the only rank in this process."""
         if job.folder is not None:
             from lockstep.launch.worker import work
 

@@ -1,4 +1,4 @@
-"""`mpirun`: Open MPI or MPICH starts the ranks; whichever the PATH says."""
+"""`mpirun`: Open MPI or MPICH, whichever is on the PATH, starts the ranks."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import re
 import shutil
 import subprocess
 
-from lockstep.launch.base import Job, Launcher, Outcome, meeting_file, threads_for
+from lockstep.launch.base import Job, Launcher, Outcome, rendezvous_file, threads_for
 from lockstep.launch.command import clean_environment, run_command
 from lockstep.registry import LauncherDescription
 from lockstep.train.schema.rank_jsonl import PATTERN, header_of, read_rank
 
-# How Open MPI tells that a rank ended by a signal, or with an exit code (two lines).
+# How Open MPI reports that a rank ended by a signal, or with an exit code (two lines).
 OPEN_MPI_SIGNAL = re.compile(r"mpi\S+ noticed that process rank (\d+) .* exited on signal (\d+)")
 OPEN_MPI_RANK = re.compile(r"\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 OPEN_MPI_CODE = re.compile(r"\s*Exit code:\s+(\d+)")
-# How MPICH tells it: the process, not the rank.
+# How MPICH reports it: with the process, not the rank.
 MPICH_PROCESS = re.compile(r"=\s+PID (\d+) RUNNING AT")
 MPICH_CODE = re.compile(r"=\s+EXIT CODE: (\d+)")
-CHATTER = re.compile(
+OWN_LINES = re.compile(
     r"-{60,}$|={60,}$|=\s|Primary job\s+terminated|a non-zero exit code\. Per user|mpi\S+ (detected|noticed) that"
     r"|the job to be terminated\.|YOUR APPLICATION TERMINATED|This typically refers|Please see the FAQ page"
 )
@@ -27,8 +27,8 @@ LAUNCHER = LauncherDescription(
     name="mpirun",
     help="Open MPI or MPICH, whichever is on the PATH",
     implementation="lockstep.launch.mpirun:Mpirun",
-    unavailable=lambda: None if shutil.which("mpirun") else "mpirun is not installed here: install Open MPI or MPICH",
-    meets_here=True,
+    unavailable=lambda: None if shutil.which("mpirun") else "mpirun is not installed: install Open MPI or MPICH",
+    local_rendezvous=True,
 )
 
 
@@ -37,47 +37,47 @@ class Mpirun(Launcher):
 
     def start(self, job: Job) -> Outcome:
         """Start the ranks and wait."""
-        heard = Chatter()
-        with meeting_file() as meeting:
-            env = clean_environment({"LOCKSTEP_RENDEZVOUS": meeting, **threads_for(job), **job.variables})
-            code = run_command(arguments(job, flavour()), env, heard)
-        return Outcome(min(code, 255) if code >= 0 else 1, heard.by_rank(job))
+        output = MpirunOutput()
+        with rendezvous_file() as rendezvous:
+            env = clean_environment({"LOCKSTEP_RENDEZVOUS": rendezvous, **threads_for(job), **job.variables})
+            code = run_command(arguments(job, implementation()), env, output)
+        return Outcome(min(code, 255) if code >= 0 else 1, output.by_rank(job))
 
 
-def flavour() -> str:
+def implementation() -> str:
     """Return `openmpi` or `mpich`: their flags differ."""
-    asked = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=20, check=False)
-    return "openmpi" if "Open MPI" in asked.stdout or "OpenRTE" in asked.stdout else "mpich"
+    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=20, check=False)
+    return "openmpi" if "Open MPI" in version.stdout or "OpenRTE" in version.stdout else "mpich"
 
 
-def arguments(job: Job, kind: str) -> list[str]:
-    """Return the mpirun command. Binding is off: a rank bound to one core would share it with its threads."""
+def arguments(job: Job, flavour: str) -> list[str]:
+    """Return the mpirun command. Binding is off: the threads of a rank would share the one core it is bound to."""
     command = ["mpirun", "-n", str(job.workers)]
-    if kind == "openmpi":
+    if flavour == "openmpi":
         command += ["--oversubscribe", "--bind-to", "none"]
         if os.geteuid() == 0:
             command.append("--allow-run-as-root")
     else:
         command += ["-bind-to", "none"]
     inner = job.foreign_command
-    if kind == "mpich" and job.script:
-        # Hydra ends the other ranks after a signal, not after an exit code: turn one into the other.
+    if flavour == "mpich" and job.script:
+        # Hydra ends the other ranks after a signal, but not after an exit code: make a signal of an exit code.
         inner = ["sh", "-c", '"$@" || kill -9 $$', "sh", *inner]
     return [*command, *job.extra, *inner]
 
 
-class Chatter:
-    """Understands what mpirun says at the end: which rank went first, and how."""
+class MpirunOutput:
+    """Reads the lines that mpirun prints at the end: which rank ended first, and how."""
 
     def __init__(self) -> None:
         self.ranks: dict[int, int] = {}
         """Exit codes by rank, from Open MPI."""
         self.processes: dict[int, int] = {}
-        """Exit codes by process, from MPICH; what it says are signals when the ranks do not exit by themselves."""
+        """Exit codes by process, from MPICH, which reports signals: our ranks end by one, see `worker.exit_now`."""
         self._subject = -1
 
     def __call__(self, line: str) -> bool:
-        """Take a line in; True if it is part of mpirun's own farewell."""
+        """Read a line; return whether it is from mpirun itself."""
         if (match := OPEN_MPI_SIGNAL.search(line)) is not None:
             self.ranks.setdefault(int(match[1]), -int(match[2]))
         elif (match := OPEN_MPI_RANK.match(line) or MPICH_PROCESS.match(line)) is not None:
@@ -87,11 +87,11 @@ class Chatter:
         elif (match := MPICH_CODE.match(line)) is not None:
             self.processes.setdefault(self._subject, -int(match[1]))
         else:
-            return CHATTER.match(line) is not None
+            return OWN_LINES.match(line) is not None
         return True
 
     def by_rank(self, job: Job) -> dict[int, int]:
-        """Return the exit codes by rank; a process is looked up in the headers of the run's records."""
+        """Return the exit codes by rank; the rank of a process is in the header of its records."""
         if self.processes and job.folder is not None:
             for path in sorted(job.folder.glob(PATTERN)):
                 header = header_of(read_rank(path))

@@ -1,4 +1,4 @@
-"""Processes and the ones that started them: nobody outlives the command, even if that is killed."""
+"""Ends processes together with the one that started them, even if that is killed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
-    """Ask the kernel to end this process when its parent is gone; it holds across exec."""
+    """Ask the kernel to end this process when its parent ends; this also holds after exec."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
 
 
 def die_with_starter(how: signal.Signals = signal.SIGKILL) -> None:
-    """End this process when the one that asked the fork server for it is gone.
+    """End this process when the one that requested it from the fork server ends.
 
-    The server is this process's parent and lives as long as any of its children, so the kernel's own way
-    does not help here: a thread waits for the starter's end of a pipe to close.
+    The server is this process's parent and lives as long as any of its children, so the kernel's signal would not come:
+    a thread waits until the starter's end of a pipe is closed.
     """
     starter = multiprocessing.parent_process()
     if starter is None:
@@ -34,4 +34,4 @@ def die_with_starter(how: signal.Signals = signal.SIGKILL) -> None:
         wait([sentinel])
         os.kill(os.getpid(), how)
 
-    threading.Thread(target=follow, name="lockstep follows its starter", daemon=True).start()
+    threading.Thread(target=follow, name="lockstep watches its starter", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Any Python script under any launcher: torch's own variables are there, whoever starts it."""
+"""Runs any Python script under any launcher, with torch's own environment variables."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from lockstep.launch import find
 from lockstep.launch.base import Job
 from lockstep.registry import LAUNCHERS
 from lockstep.train.failure import how_it_ended
-from lockstep.world.addresses import candidate_ports, family, free_port, resolve
+from lockstep.world.addresses import candidate_ports, free_port, job_of_parent, resolve
 from lockstep.world.detect import detect
 from lockstep.world.place import Place
 
 if TYPE_CHECKING:
-    from lockstep.launch.start import Reach
+    from lockstep.launch.start import LauncherOptions
 
 
-def launch_script(script: tuple[str, ...], workers: int, launcher: str, threads: int | None, reach: Reach) -> None:
-    """Start a script on so many workers and wait; raise with the first rank that failed."""
+def launch_script(
+    script: tuple[str, ...], workers: int, launcher: str, threads: int | None, options: LauncherOptions
+) -> None:
+    """Start a script on `workers` workers and wait; raise with the first rank that failed."""
     if not Path(script[0]).is_file():
-        raise BadInput(f"the script {script[0]} does not exist")
+        raise BadInput(f"the script {script[0]} does not exist: check its path")
     chosen = find(launcher, workers)
-    meeting = {}
-    if LAUNCHERS.get(launcher).meets_here and "MASTER_ADDR" not in os.environ:
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    rendezvous = {}
+    if LAUNCHERS.get(launcher).local_rendezvous and "MASTER_ADDR" not in os.environ:
+        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     outcome = chosen.start(
         Job(
             workers=workers,
             script=script,
-            nodes=reach.nodes,
+            nodes=options.nodes,
             threads=threads,
-            extra=reach.extra,
-            variables=meeting,
+            extra=options.extra,
+            variables=rendezvous,
         )
     )
     if outcome.code:
@@ -46,14 +48,17 @@ def launch_script(script: tuple[str, ...], workers: int, launcher: str, threads:
 
 
 def variables(place: Place) -> dict[str, str]:
-    """Return torch's own variables for a place that another launcher's variables describe."""
+    """Return torch's own variables for a place that another launcher has set."""
     if place.port is not None and place.head is not None:
         head, port = place.head, place.port
     else:
         if place.nodes > 1 and (place.head is None or place.job is None):
-            raise BadInput("several hosts: set MASTER_ADDR (the host of rank 0) and MASTER_PORT for all ranks")
+            raise BadInput(
+                f"the ranks are on {place.nodes} hosts, and the launcher does not say where rank 0 is: set MASTER_ADDR "
+                "(the host of rank 0) and MASTER_PORT for all ranks"
+            )
         head = resolve(place.head) if place.head and place.nodes > 1 else "127.0.0.1"
-        port = next(candidate_ports(place.job or family()))
+        port = next(candidate_ports(place.job or job_of_parent()))
     return {
         "RANK": str(place.rank),
         "WORLD_SIZE": str(place.size),
@@ -66,5 +71,6 @@ def variables(place: Place) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    found = variables(detect(os.environ))
-    os.execve(sys.executable, [sys.executable, *sys.argv[1:]], {**os.environ, **found})  # noqa: S606 - the rank itself
+    rank_variables = variables(detect(os.environ))
+    os.environ.update(rank_variables)
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # noqa: S606 - the rank itself

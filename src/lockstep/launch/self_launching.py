@@ -1,4 +1,4 @@
-"""A program that starts its own ranks: Lightning's Trainer runs its script again for each of them."""
+"""A program that starts its own ranks, as Lightning's Trainer does: it runs its script again for each of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from lockstep.launch.base import Job, Launcher, Outcome, threads_for
 from lockstep.launch.command import clean_environment, run_command
 
 ITSELF = "itself"
-"""What a run folder names as the launcher of such a program."""
+"""The launcher of such a program in its run folder."""
 
 
 class SelfLaunching(Launcher):
-    """One process is started; the others are its own affair."""
+    """Starts one process, which starts the others."""
 
     def start(self, job: Job) -> Outcome:
         """Start the program and wait for it."""

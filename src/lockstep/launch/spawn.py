@@ -1,14 +1,13 @@
 """`spawn`: processes on this machine, forked from a server that has imported torch once.
 
     lockstep (no torch)                fork server                       ranks
-      1. start  ---------------------> imports torch, once
-      2. start rank r  --------------> fork  --------------------------> sets its variables, joins, trains
-      3. wait for the first sentinel <------------------- exit status ---- ends
-      4. one failed: end the others; this process gone: each rank notices and ends
+    1 start  ------------------------> import torch, once
+    2 start rank r  -----------------> fork  --------------------------> set variables, join, train
+    3 wait for the first sentinel <-------------------- exit status ---- end
+    4 if one failed: end the others. If this process ends: each rank notices and ends
 
-Python's own fork server does the forking. It imports modules and does nothing else, so no thread, no
-device context and no lock is ever copied into a rank. A script is not forked: it gets a fresh Python,
-because it may not want torch at all.
+Python's own fork server does the forking. It imports modules and does nothing else, so no thread, no device context and
+no lock is ever copied into a rank. A script is not forked: it gets a new Python process, because it may not need torch.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from lockstep.launch.base import Job, Launcher, Outcome, meeting_file, threads_for
+from lockstep.launch.base import Job, Launcher, Outcome, rendezvous_file, threads_for
 from lockstep.launch.parent_death import die_with_parent, die_with_starter
 from lockstep.registry import LauncherDescription
 from lockstep.torch_compat.startup import COMPILER
@@ -44,7 +43,7 @@ LAUNCHER = LauncherDescription(
         None if sys.platform.startswith("linux") else "launcher spawn needs Linux: use --launcher torchrun"
     ),
     forks=True,
-    meets_here=True,
+    local_rendezvous=True,
 )
 
 
@@ -52,14 +51,14 @@ class Child(Protocol):
     """A started rank."""
 
     sentinel: int
-    """A descriptor that becomes readable when it has ended."""
+    """A descriptor that becomes readable when the rank has ended."""
 
     def code(self, seconds: float | None) -> int | None:
         """Wait for the end and return the exit code, negative for a signal; None if it still runs."""
         ...
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it, if it still runs."""
+        """Send a signal, if it still runs."""
         ...
 
 
@@ -67,18 +66,18 @@ class Spawn(Launcher):
     """Ranks of this machine; the default for more than one worker."""
 
     def start(self, job: Job) -> Outcome:
-        """Start, wait, and end the rest when one fails."""
-        make = Fresh if job.script else Forked
-        with meeting_file() as meeting:
+        """Start the ranks, wait for them, and end the others when one fails."""
+        make = FreshProcess if job.script else ForkedProcess
+        with rendezvous_file() as rendezvous:
             children: list[Child] = []
             try:
-                children += (make(job, environment(job, rank, meeting)) for rank in range(job.workers))
+                children += (make(job, environment(job, rank, rendezvous)) for rank in range(job.workers))
                 return _watch(children, job)
             finally:
                 _end(children)
 
 
-class Forked:
+class ForkedProcess:
     """A rank forked from the server."""
 
     def __init__(self, job: Job, variables: dict[str, str]) -> None:
@@ -92,14 +91,14 @@ class Forked:
         return self._process.exitcode
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it, if it still runs."""
+        """Send a signal, if it still runs."""
         if self._process.pid is not None and self._process.is_alive():
             with contextlib.suppress(ProcessLookupError):  # it ended since, and the server has collected it
                 os.kill(self._process.pid, number)
 
 
-class Fresh:
-    """A rank with a Python of its own."""
+class FreshProcess:
+    """A rank in a new Python process."""
 
     def __init__(self, job: Job, variables: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -118,25 +117,25 @@ class Fresh:
             return None
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it."""
+        """Send a signal."""
         self._process.send_signal(number)
 
 
 def context(*, trains: bool = False) -> ForkServerContext:
-    """Return the multiprocessing context whose server has everything imported; the first call decides what.
+    """Return the multiprocessing context whose server has imported torch; the first call decides what it imports.
 
-    `trains` says that workers will be forked from it, and not only the check of a recipe.
+    `trains` means that workers will be forked from it, and not only the check of a recipe.
     """
     chosen = multiprocessing.get_context("forkserver")
     chosen.set_forkserver_preload([*PRELOADED, COMPILER] if trains else PRELOADED)
     return chosen
 
 
-def environment(job: Job, rank: int, meeting: str) -> dict[str, str]:
+def environment(job: Job, rank: int, rendezvous: str) -> dict[str, str]:
     """Return the variables of one rank."""
     return {
         "LOCKSTEP_LAUNCHER": "spawn",
-        "LOCKSTEP_RENDEZVOUS": meeting,
+        "LOCKSTEP_RENDEZVOUS": rendezvous,
         "RANK": str(rank),
         "WORLD_SIZE": str(job.workers),
         "LOCAL_RANK": str(rank),
@@ -147,17 +146,17 @@ def environment(job: Job, rank: int, meeting: str) -> dict[str, str]:
 
 
 def _rank(folder: Path, variables: dict[str, str]) -> None:
-    """Run in the forked process: become this rank."""
+    """Run this rank in the forked process."""
     die_with_starter()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starter's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the starter handles Ctrl-C
     os.environ.update(variables)
-    from lockstep.launch.worker import leave, work
+    from lockstep.launch.worker import exit_now, work
 
-    leave(work(folder))
+    exit_now(work(folder))
 
 
 def _watch(children: Sequence[Child], job: Job) -> Outcome:
-    """Wait until all have ended well, or one has not."""
+    """Wait until all have succeeded, or one has failed."""
     from lockstep.train.failure import finished
 
     running = dict(enumerate(children))
@@ -171,7 +170,7 @@ def _watch(children: Sequence[Child], job: Job) -> Outcome:
 
 
 def _end(children: Sequence[Child]) -> None:
-    """End what still runs: politely, then not."""
+    """End all that still run: with SIGTERM, then with SIGKILL."""
     for child in children:
         child.send(signal.SIGTERM)
     deadline = time.monotonic() + GRACE_SECONDS
@@ -179,5 +178,5 @@ def _end(children: Sequence[Child]) -> None:
         if child.code(max(0.0, deadline - time.monotonic())) is None:
             child.send(signal.SIGKILL)
             child.code(None)
-        if isinstance(child, Fresh):
+        if isinstance(child, FreshProcess):
             os.close(child.sentinel)

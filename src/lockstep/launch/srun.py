@@ -1,4 +1,4 @@
-"""`srun`: Slurm starts the ranks, inside an allocation or in one of its own."""
+"""`srun`: Slurm starts the ranks, inside an allocation or in a new one."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ ENDED = re.compile(
 SIGNALS = {"Killed": -9, "Terminated": -15, "Aborted": -6, "Segmentation": -11}
 LAUNCHER = LauncherDescription(
     name="srun",
-    help="Slurm, inside an allocation or in one of its own",
+    help="Slurm, inside an allocation or in a new one",
     implementation="lockstep.launch.srun:Srun",
-    unavailable=lambda: (
-        None if shutil.which("srun") else "srun is not installed here: launcher srun needs a Slurm cluster"
-    ),
+    unavailable=lambda: None if shutil.which("srun") else "srun is not installed: launcher srun needs a Slurm cluster",
 )
 
 
 class Srun(Launcher):
-    """Ranks under Slurm; where they run is Slurm's decision."""
+    """Ranks under Slurm, which decides where they run."""
 
     def start(self, job: Job) -> Outcome:
         """Start a step and wait for it."""
@@ -33,13 +31,13 @@ class Srun(Launcher):
         code = run_command(
             arguments(job),
             clean_environment({**threads_for(job), **job.variables}),
-            lambda line: hear(line, exits),
+            lambda line: read_line(line, exits),
         )
         return Outcome(min(code, 255) if code >= 0 else 1, exits)
 
 
 def arguments(job: Job) -> list[str]:
-    """Return the srun command: one failing task ends all, output is not held back."""
+    """Return the srun command: one failed task ends all, and output is not buffered."""
     command = ["srun", f"--ntasks={job.workers}", "--kill-on-bad-exit=1", "--wait=60", "--unbuffered"]
     if job.nodes is not None:
         command.append(f"--nodes={job.nodes}")
@@ -49,8 +47,8 @@ def arguments(job: Job) -> list[str]:
     return [*command, *job.extra, *job.foreign_command]
 
 
-def hear(line: str, exits: dict[int, int]) -> bool:
-    """Note how tasks ended, the first first; say whether the line was Slurm's own."""
+def read_line(line: str, exits: dict[int, int]) -> bool:
+    """Add the exit codes that a line reports, in order; return whether the line is from Slurm itself."""
     if (match := ENDED.match(line)) is not None:
         code = int(match[3]) if match[3] else SIGNALS.get(match[2].split()[0].rstrip(","), -6)
         for rank in _ranks(match[1]):

@@ -1,4 +1,4 @@
-"""One run from spec to end: check, start, wait, and report the first failure."""
+"""One run from its spec to its end: check, start, wait, and report the first failure."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
-    """What only srun and mpirun need to know."""
+class LauncherOptions:
+    """Options of srun and mpirun only."""
 
     nodes: int | None = None
-    """Over how many hosts."""
+    """The number of hosts."""
     extra: tuple[str, ...] = ()
-    """More arguments for them, as typed."""
+    """More arguments for srun or mpirun, as typed."""
 
 
-def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa: B008 - a frozen value
+def start_run(spec: RunSpec, out: Path, options: LauncherOptions = LauncherOptions()) -> Path:  # noqa: B008 - a frozen value
     """Run a recipe under the launcher that the spec names; return the run folder.
 
-    1. Find the launcher: absent programs are refused first.
+    1. Find the launcher: a missing program is an error before anything else.
     2. Check the recipe and make the run folder, before any worker starts.
-    3. Start and wait.
-    4. A failure becomes one report, and the run folder's result says so too.
+    3. Start the processes and wait.
+    4. A failure becomes one report, which is also in the run folder's result.
     """
     description = describe(spec.strategy)
     spec, out = with_own_launch(spec), out.absolute()
@@ -50,8 +50,8 @@ def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa
 
         preflight(spec, out)
     else:
-        _preflight_apart(spec, out)
-    job = Job(workers=count, folder=out, nodes=reach.nodes, threads=spec.threads, extra=reach.extra)
+        _preflight_in_server(spec, out)
+    job = Job(workers=count, folder=out, nodes=options.nodes, threads=spec.threads, extra=options.extra)
     if isinstance(description, PeerDescription):
         job = replace(job, module=description.program)
     outcome = launcher.start(job)
@@ -68,7 +68,7 @@ def start_run(spec: RunSpec, out: Path, reach: Reach = Reach()) -> Path:  # noqa
 
 
 def with_own_launch(spec: RunSpec) -> RunSpec:
-    """Return the spec as a peer is started: by what its makers document, with the threads that ours would get."""
+    """Return the spec of a peer with its documented launcher, and the threads that our own strategies would get."""
     description = describe(spec.strategy)
     if not isinstance(description, PeerDescription):
         return spec
@@ -76,21 +76,24 @@ def with_own_launch(spec: RunSpec) -> RunSpec:
     return replace(spec, launcher=description.launcher or ITSELF, threads=threads)
 
 
-def _preflight_apart(spec: RunSpec, out: Path) -> None:
-    """Check in a process of the fork server: the recipe needs torch, and this process does without."""
+def _preflight_in_server(spec: RunSpec, out: Path) -> None:
+    """Check in a process of the fork server: the recipe needs torch, which this process does not import."""
     from lockstep.launch.spawn import context
 
-    # A peer that starts itself forks nothing from the server, but most often stands in a comparison with ways that do.
+    # A peer that starts itself forks nothing from the server, but is usually compared with strategies that do.
     forks = context(trains=spec.launcher == ITSELF or LAUNCHERS.get(spec.launcher).forks)
     reader, writer = forks.Pipe(duplex=False)
     checker = forks.Process(target=_check, args=(spec, out, writer), name="lockstep preflight")
     checker.start()
     writer.close()
     try:
-        refused: str | None = reader.recv()
+        refusal: str | None = reader.recv()
     except EOFError:
         checker.join()
-        refused = f"the recipe {spec.recipe} ended the process that read it (exit code {checker.exitcode})"
+        refusal = (
+            f"the recipe {spec.recipe} ended the process that loaded it (exit code {checker.exitcode}): "
+            "run it with Python alone to find the cause"
+        )
     except BaseException:
         checker.kill()
         raise
@@ -98,8 +101,8 @@ def _preflight_apart(spec: RunSpec, out: Path) -> None:
         reader.close()
         checker.join()
         checker.close()
-    if refused is not None:
-        raise BadInput(refused)
+    if refusal is not None:
+        raise BadInput(refusal)
 
 
 def _check(spec: RunSpec, out: Path, writer: Connection) -> None:

@@ -26,7 +26,7 @@ LAUNCHER = LauncherDescription(
 class Torchrun(Launcher):
     """Ranks of this machine under torch's agent, with its variables and its rendezvous.
 
-    The agent needs torch; it runs in a process of the fork server, so that this one stays without.
+    The agent needs torch; it runs in a process of the fork server, so that this process need not import it.
     """
 
     def start(self, job: Job) -> Outcome:
@@ -57,10 +57,10 @@ def _agent(job: Job, writer: Connection) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
-    die_with_starter(signal.SIGTERM)  # it then ends its ranks
+    die_with_starter(signal.SIGTERM)  # on which the agent ends its ranks
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update({**threads_for(job), **job.variables})
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the report says it shorter
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # our report is shorter
     command = job.command
     exits: dict[int, int] = {}
     try:
@@ -69,7 +69,7 @@ def _agent(job: Job, writer: Connection) -> None:
         first = error.get_first_failure()[0]
         ranks = sorted(error.failures, key=lambda rank: rank != first)
         exits = {rank: error.failures[rank].exitcode for rank in ranks}
-    except SignalException as error:  # the agent has ended its ranks by now
+    except SignalException as error:  # the agent has ended its ranks
         os._exit(128 + error.sigval)
     writer.send(exits)
     writer.close()

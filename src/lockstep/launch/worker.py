@@ -1,7 +1,9 @@
-"""What a started process does: join the world, train, and leave a note if that fails.
+"""What a started process does: join the world, train, and write a note if that fails.
 
-started by a launcher of ours   python -m lockstep.launch.worker RUN_FOLDER    (or forked, same function)
-started by somebody else        `work_here`: the same, once rank 0 has made the run folder
+    started by one of our launchers   python -m lockstep.launch.worker RUN_FOLDER    (or forked, same function)
+    started in another way            `work_here`: the same, after rank 0 has made the run folder
+
+In the first case the starter reports a failure, in the second each rank reports its own.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def work(folder: Path) -> int:
-    """Run one rank of the run that a folder describes; return its exit code. The starter makes the report."""
+    """Run one rank of the run that a folder describes; return its exit code. The starter reports a failure."""
     from lockstep.train.loop import train
     from lockstep.train.records import Records
     from lockstep.train.schema.run_json import read_setup
@@ -34,15 +36,15 @@ def work(folder: Path) -> int:
         world = _join(spec, place)
         train(spec, world, folder, records)
     except BaseException as error:
-        return failed(error, folder, rank, records.step if records else -1, aloud=False)
+        return record_failure(error, folder, rank, records.step if records else -1, print_report=False)
     world.leave()
     return 0
 
 
 def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]:
-    """Run one rank that a launcher, or a person, started directly; it reports for itself.
+    """Run one rank that a launcher, or a user, started directly; it reports its own failure.
 
-    Returns the exit code and the run folder, if it came to one.
+    Returns the exit code and the run folder, if there is one.
     """
     from lockstep.train.loop import train
     from lockstep.train.records import Records
@@ -54,7 +56,7 @@ def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]
         records = Records(folder, place.rank)
         train(spec, world, folder, records)
     except BaseException as error:
-        return failed(error, folder, place.rank, records.step if records else -1, aloud=True), folder
+        return record_failure(error, folder, place.rank, records.step if records else -1, print_report=True), folder
     world.leave()
     return 0, folder
 
@@ -77,42 +79,42 @@ def _join(spec: RunSpec, place: Place) -> World:
 
 
 def _agree_on_folder(spec: RunSpec, world: World, out: Path) -> Path:
-    """Let rank 0 check the recipe and make the folder; what it refuses is everybody's error, not a hang."""
+    """Let rank 0 check the recipe and make the folder; its error is raised on all ranks."""
     from lockstep.comm.broadcast import broadcast_text
     from lockstep.comm.group import Group
     from lockstep.errors import BadInput
     from lockstep.train.preflight import preflight
 
-    refused: BadInput | None = None
+    refusal: BadInput | None = None
     if world.rank == 0:
         try:
             preflight(spec, out)
         except BadInput as error:
-            refused = error
-    text = "" if refused else str(out.absolute())
-    told = broadcast_text(text, Group.everyone(world.device))
-    if not told:
-        raise refused or BadInput("rank 0 refused this run; its message says why")
-    folder = Path(told)
-    folder.mkdir(parents=True, exist_ok=True)  # hosts that share no file system have a folder each
+            refusal = error
+    text = "" if refusal else str(out.absolute())
+    agreed = broadcast_text(text, Group.everyone(world.device))
+    if not agreed:
+        raise refusal or BadInput("rank 0 cannot start this run: its message says why")
+    folder = Path(agreed)
+    folder.mkdir(parents=True, exist_ok=True)  # hosts without a common file system have a folder each
     return folder
 
 
-def failed(error: BaseException, folder: Path | None, rank: int, step: int, *, aloud: bool) -> int:
-    """Leave this rank's note about its end, or say it aloud; return the exit code."""
+def record_failure(error: BaseException, folder: Path | None, rank: int, step: int, *, print_report: bool) -> int:
+    """Write a note about this rank's failure, or print it; return the exit code."""
     failure = describe(error, rank=rank, step=step)
     noted = folder is not None and leave_note(folder, failure)
-    if aloud or not noted:
+    if print_report or not noted:
         print(f"lockstep: {report(failure)}", file=sys.stderr, flush=True)  # noqa: T201
     return 2 if failure.kind == "input" else 1
 
 
-def leave(code: int) -> NoReturn:
-    """End the process now: after a failure, threads that wait for a dead peer would keep it alive."""
+def exit_now(code: int) -> NoReturn:
+    """End the process at once: after a failure, threads that wait for a dead peer would keep it alive."""
     sys.stdout.flush()
     sys.stderr.flush()
     if code and detect(os.environ).launcher == "mpich":
-        # Hydra ends a job for a signal, but lets the other ranks wait for ever after an exit code.
+        # Hydra ends a job after a signal, but after an exit code it lets the other ranks wait for ever.
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(code)
 
@@ -121,4 +123,4 @@ if __name__ == "__main__":
     from lockstep.launch.parent_death import die_with_parent
 
     die_with_parent()
-    leave(work(Path(sys.argv[1])))
+    exit_now(work(Path(sys.argv[1])))

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from lockstep.data.source import Source, count_samples, fetch, open_source
 from lockstep.errors import NotFinite
 from lockstep.launch.parent_death import die_with_parent
-from lockstep.launch.worker import failed
+from lockstep.launch.worker import record_failure
 from lockstep.mesh import Mesh
 from lockstep.recipe import Loss
 from lockstep.state.hashes import state_digest
@@ -235,5 +235,5 @@ def main(train: Callable[[PeerRun], None]) -> None:
         step = records.step if records else -1
         if isinstance(error, NotFinite) and run is not None:
             run.log.write_not_finite(step, step // run.plan.epoch_steps)
-        code = failed(error, folder, rank, step, aloud=False)
+        code = record_failure(error, folder, rank, step, print_report=False)
     os._exit(code)  # after a failure, threads that wait for a dead peer would keep the process alive

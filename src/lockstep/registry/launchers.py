@@ -17,8 +17,8 @@ class LauncherDescription(Description):
     """Whether it can start one process only."""
     forks: bool = False
     """Whether it forks its processes from Lockstep's fork server, which then imports in advance what training needs."""
-    meets_here: bool = False
-    """Whether all its processes run on this host and have to be told where to meet (MASTER_ADDR, MASTER_PORT)."""
+    local_rendezvous: bool = False
+    """Whether all its processes run on this host and must get a rendezvous (MASTER_ADDR, MASTER_PORT) from Lockstep."""
 
 
 LAUNCHERS = Registry(

@@ -1,1 +1,1 @@
-"""Where this process stands: who started it, where the ranks meet, what it computes on."""
+"""This process's place in the world: who started it, how it finds the other ranks, which device and threads it uses."""

@@ -1,4 +1,4 @@
-"""Host names, addresses, interfaces and ports: found out without torch and without sending anything."""
+"""Host names, addresses, interfaces and ports, without torch and without sending anything."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def split_address(text: str) -> tuple[str, int]:
     """Split `tcp://host:port` or `host:port`."""
     host, colon, port = text.removeprefix("tcp://").rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise BadInput(f"--rendezvous {text!r} is neither host:port nor file:///path")
+        raise BadInput(f"--rendezvous {text!r} is neither host:port nor file:///path: use one of these forms")
     return host.strip("[]"), int(port)
 
 
-def family() -> str:
-    """Name a job after the process that started its ranks, where the launcher gives it no name."""
+def job_of_parent() -> str:
+    """Return a name for a job without one: the process that started its ranks."""
     parent = os.getppid()
     return f"{parent}-{psutil.Process(parent).create_time()}"
 
 
 def candidate_ports(job: str) -> Iterator[int]:
-    """Yield the ports a job may use, spread over a wide range: neighbours in number are not neighbours here."""
+    """Yield the ports that a job may use, spread over a wide range by a hash of its name."""
     for attempt in range(CANDIDATES):
         word = hashlib.sha256(f"{job}/{attempt}".encode()).digest()
         yield FIRST_PORT + int.from_bytes(word[:4], "big") % (LAST_PORT - FIRST_PORT)
 
 
 def resolve(host: str) -> str:
-    """Return an IP address of a host name; Slurm is asked when the name service does not know it."""
+    """Return an IP address of a host name, from Slurm if the name service does not know it."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
@@ -54,11 +54,13 @@ def resolve(host: str) -> str:
 
 
 def _slurm_address(node: str) -> str | None:
-    """Return the NodeAddr that Slurm itself uses for a node, if scontrol is here and knows another one."""
+    """Return the NodeAddr that Slurm uses for a node, if scontrol is installed and has another than the name."""
     if shutil.which("scontrol") is None:
         return None
-    asked = subprocess.run(["scontrol", "show", "node", node], capture_output=True, text=True, timeout=20, check=False)
-    for word in asked.stdout.split():
+    description = subprocess.run(
+        ["scontrol", "show", "node", node], capture_output=True, text=True, timeout=20, check=False
+    )
+    for word in description.stdout.split():
         name, _, value = word.partition("=")
         if name == "NodeAddr" and value != node:
             return value
@@ -66,9 +68,9 @@ def _slurm_address(node: str) -> str | None:
 
 
 def interface_towards(address: str) -> str | None:
-    """Return the network interface whose traffic reaches an address; nothing is sent to find out."""
-    family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+    """Return the network interface that reaches an address, without sending anything."""
+    address_family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+    with socket.socket(address_family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
         except OSError:
@@ -81,7 +83,7 @@ def interface_towards(address: str) -> str | None:
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens on now."""
+    """Return a port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

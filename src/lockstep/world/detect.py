@@ -1,11 +1,11 @@
-"""Who started this process: a pure reading of its environment, by complete sets of variables only.
+"""Who started this process: a pure function of its environment, by complete sets of variables only.
 
-    lockstep spawn -> torchrun -> by hand -> Open MPI -> MPICH -> MVAPICH2 -> jsrun -> Slurm -> nobody
-       our own       runs inside   RANK & co.      each by rank *and* size            a real step only
+    lockstep spawn -> torchrun -> by hand -> Open MPI -> MPICH -> MVAPICH2 -> jsrun -> Slurm -> inline
+       our own       runs inside   RANK etc.       each by rank *and* size            a real step only
        children      srun steps
 
-The first complete set wins. A set is never filled up from another one: RANK from a shell profile and a size
-from Slurm would make a world that nobody started. Half a set is an error that names what is missing.
+The first complete set is used. Variables of two sets are never combined: RANK from a shell profile and a size from
+Slurm would describe a world that nobody started. An incomplete set is an error that names what is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Env = Mapping[str, str]
 
 
 def detect(env: Env) -> Place:
-    """Return this process's place; `inline` if no launcher left a set of variables."""
+    """Return this process's place; `inline` if no launcher set its variables."""
     for reader in _READERS:
         place = reader(env)
         if place is not None:
@@ -34,14 +34,14 @@ def given_rank(env: Env) -> int:
 
 
 def conflicts(env: Env) -> list[str]:
-    """Return one sentence for each complete set that lost against the one that won."""
-    found = [place for reader in _READERS if (place := reader(env)) is not None]
-    if len(found) < 2:
+    """Return one sentence for each complete set that contradicts the one that is used."""
+    places = [place for reader in _READERS if (place := reader(env)) is not None]
+    if len(places) < 2:
         return []
-    winner, others = found[0], found[1:]
+    winner, others = places[0], places[1:]
     return [
         f"{other.launcher} also says rank {other.rank} of {other.size} ({', '.join(other.evidence)}); "
-        f"{winner.launcher} was found first and wins"
+        f"{winner.launcher} has priority and is used"
         for other in others
         if (other.rank, other.size) != (winner.rank, winner.size)
     ]
@@ -85,7 +85,7 @@ def _torchrun(env: Env) -> Place | None:
 
 
 def _manual(env: Env) -> Place | None:
-    """RANK and WORLD_SIZE with an address to meet at, as in torch's own env:// method."""
+    """Read RANK and WORLD_SIZE with the address of rank 0, as in torch's own env:// method."""
     pair = [name for name in ("RANK", "WORLD_SIZE") if name in env]
     if not pair:
         return None
@@ -110,7 +110,7 @@ def _manual(env: Env) -> Place | None:
         nodes=-(-size // local_size),
         head=env["MASTER_ADDR"],
         port=_number(env, "MASTER_PORT"),
-        located=False,
+        hosts_known=False,
         evidence=(*names, *local),
     )
 
@@ -118,13 +118,13 @@ def _manual(env: Env) -> Place | None:
 def _mpi(
     launcher: str, rank_size: tuple[str, str], local: tuple[str, str], job: tuple[str, ...]
 ) -> Callable[[Env], Place | None]:
-    """Return a reader for one MPI: all of them tell rank and size, local rank and local size."""
+    """Return a reader for one MPI: each sets rank and size, local rank and local size."""
 
     def read(env: Env) -> Place | None:
         if not any(name in env for name in rank_size):
             return None
         if "SLURM_STEP_ID" in env and not any(name in env for name in local):
-            return None  # `srun --mpi=pmi2` sets PMI_RANK and PMI_SIZE too: Slurm's own set says more
+            return None  # `srun --mpi=pmi2` sets PMI_RANK and PMI_SIZE too, but Slurm's own set says more
         names = (*rank_size, *local)
         rank, size, local_rank, local_size = _numbers(env, names, whose=launcher)
         return Place(
@@ -135,11 +135,11 @@ def _mpi(
             local_size=local_size,
             node=0 if local_size == size else rank // local_size,
             nodes=-(-size // local_size),
-            located=local_size == size,
+            hosts_known=local_size == size,
             head=env.get("MASTER_ADDR"),
             port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
             job="-".join(env[name] for name in job if name in env) or None,
-            # A file of the starter's host is no meeting point for several hosts.
+            # A file of the starter's host cannot be a rendezvous for several hosts.
             rendezvous=env.get("LOCKSTEP_RENDEZVOUS") if local_size == size else None,
             evidence=names,
         )
@@ -164,7 +164,8 @@ def _slurm(env: Env) -> Place | None:
     per_node = tasks_per_node(env.get("SLURM_STEP_TASKS_PER_NODE", ""))
     if len(per_node) <= node:
         raise BadInput(
-            f"SLURM_STEP_TASKS_PER_NODE={env.get('SLURM_STEP_TASKS_PER_NODE', '')!r} says nothing of node {node}"
+            f"SLURM_STEP_TASKS_PER_NODE={env.get('SLURM_STEP_TASKS_PER_NODE', '')!r} has no entry for node {node}: "
+            "start through srun, which sets it"
         )
     hosts = node_names(env.get("SLURM_STEP_NODELIST", ""))
     return Place(
@@ -183,19 +184,19 @@ def _slurm(env: Env) -> Place | None:
 
 
 def _slurm_job(env: Env) -> str:
-    """Name a step so that no other has its name: job numbers start anew on every cluster, srun's port does not."""
+    """Return a unique name for a step: job numbers repeat between clusters, the host and port of srun do not."""
     names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_SRUN_COMM_HOST", "SLURM_SRUN_COMM_PORT")
     return "-".join(env.get(name, "") for name in names)
 
 
 def _allocation_without_step(env: Env) -> Place | None:
-    """Inside sbatch or salloc but not under srun: Slurm's task count is a wish, nobody has started the tasks."""
+    """Raise inside sbatch or salloc without srun: Slurm has set a number of tasks, but has started only one."""
     tasks = env.get("SLURM_NTASKS", "1")
     if "SLURM_JOB_ID" in env and "SLURM_PROCID" in env and tasks.isdigit() and int(tasks) > 1:
         raise BadInput(
             f"this is a Slurm job of {tasks} tasks (SLURM_NTASKS), but no srun step: one process runs and would "
             f"wait for {int(tasks) - 1} others that nobody started. Put srun before the command, or use "
-            "`lockstep run --launcher srun`, or --launcher spawn for workers on this node alone"
+            "`lockstep run --launcher srun`, or --launcher spawn for workers on this node only"
         )
     return None
 
@@ -214,7 +215,7 @@ _READERS: tuple[Callable[[Env], Place | None], ...] = (
         "mpich",
         ("PMI_RANK", "PMI_SIZE"),
         ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-        (),  # Hydra gives its ranks no common name
+        (),  # Hydra gives the job no name
     ),
     _mpi(
         "mvapich2",
@@ -238,13 +239,13 @@ def tasks_per_node(text: str) -> list[int]:
     for part in filter(None, text.split(",")):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
         if match is None:
-            raise BadInput(f"SLURM_STEP_TASKS_PER_NODE={text!r} is not of the form '2(x3),1'")
+            raise BadInput(f"found SLURM_STEP_TASKS_PER_NODE={text!r}, expected the form '2(x3),1': start through srun")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
 def node_names(text: str) -> list[str]:
-    """Expand Slurm's `a[01-03,7],b2` to host names, without asking scontrol (it may be absent)."""
+    """Expand Slurm's `a[01-03,7],b2` to host names, without scontrol, which may be missing."""
     names: list[str] = []
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", text):
         names += _expand(part)
@@ -261,7 +262,9 @@ def _expand(pattern: str) -> list[str]:
         low, _, high = piece.partition("-")
         last = high or low
         if not (low.isdigit() and last.isdigit()):
-            raise BadInput(f"cannot read the Slurm node list {pattern!r}")
+            raise BadInput(
+                f"cannot read the Slurm node list {pattern!r}, expected the form 'a[01-03,7]': set MASTER_ADDR"
+            )
         for number in range(int(low), int(last) + 1):
             names += _expand(f"{head}{number:0{len(low)}d}{tail}")
     return names
@@ -270,11 +273,11 @@ def _expand(pattern: str) -> list[str]:
 def _numbers(env: Env, names: tuple[str, ...], *, whose: str) -> list[int]:
     missing = [name for name in names if name not in env]
     if missing:
-        found = [name for name in names if name in env]
+        present = [name for name in names if name in env]
         raise BadInput(
-            f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} set as by {whose}, "
+            f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} set as by {whose}, "
             f"but {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not: "
-            f"start through {whose} so that all are set, or unset {', '.join(found)}"
+            f"start with {whose}, which sets all of them, or unset {', '.join(present)}"
         )
     return [_number(env, name) for name in names]
 
@@ -282,5 +285,5 @@ def _numbers(env: Env, names: tuple[str, ...], *, whose: str) -> list[int]:
 def _number(env: Env, name: str) -> int:
     text = env[name]
     if not text.strip().isdigit():
-        raise BadInput(f"{name}={text!r} is not a whole number")
+        raise BadInput(f"found {name}={text!r}, expected a whole number: correct or unset it")
     return int(text)

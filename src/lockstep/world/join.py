@@ -1,4 +1,4 @@
-"""Join the world that this process was started into: meet the other ranks, choose a device, build the process group."""
+"""Join the world of this process: rendezvous with the other ranks, choose a device, create the process group."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def join(
     join_seconds: float = JOIN_SECONDS,
     place: Place | None = None,
 ) -> World:
-    """Join the world that this process was started into, under any launcher, and return its place.
+    """Join the world in which this process was started, under any launcher, and return it.
 
-    Use it as a context manager: leaving closes the connections. A process that nobody launched is a world
-    of one. `place` overrides what the environment says.
+    Use it as a context manager: at its end the connections are closed. A process without a launcher is a world of one
+    rank. `place` overrides the environment.
     """
     import torch
 
@@ -51,7 +51,7 @@ def join(
         from lockstep.world.rendezvous import open_store
 
         store = open_store(place, join_seconds)
-        place = _meet(store, place, join_seconds)
+        place = _wait_for_ranks(store, place, join_seconds)
     chosen = choose_device(device, place)
     if threads is not None or not process_wide.leave("threads"):
         torch.set_num_threads(threads or choose_threads(os.environ, usable_cpus(), place.local_size)[0])
@@ -64,18 +64,19 @@ def join(
     return World.at(place, device=chosen, threads=torch.get_num_threads(), backend=backend)
 
 
-def _meet(store: Store, place: Place, seconds: float) -> Place:
-    """Claim this rank, wait for all others, and learn who shares a host where the launcher does not tell.
+def _wait_for_ranks(store: Store, place: Place, seconds: float) -> Place:
+    """Claim this rank, wait for all others, and find out which ranks share a host if the launcher does not say.
 
-    1. Each rank adds to its claim: the second to do so is a duplicate.
-    2. Each rank writes its host, then waits for everybody's.
+    1. Each rank increments its own counter: a second process with the same rank sees 2 and raises.
+    2. Each rank writes its host, then waits for the hosts of all ranks.
     """
     import torch.distributed as dist
 
     if store.add(f"lockstep/claim/{place.rank}", 1) > 1:
         raise BadInput(
-            f"rank {place.rank} of {place.size} is taken already: two processes were started as rank "
-            f"{place.rank}, or the rendezvous ({place.rendezvous or place.job}) is left from an earlier run"
+            f"rank {place.rank} of {place.size} is already taken: two processes were started as rank {place.rank}, or "
+            f"the rendezvous ({place.rendezvous or place.job}) is left from an earlier run: check the ranks, or choose "
+            "another rendezvous"
         )
     keys = [f"lockstep/host/{rank}" for rank in range(place.size)]
     store.set(keys[place.rank], host_identity())
@@ -84,29 +85,29 @@ def _meet(store: Store, place: Place, seconds: float) -> Place:
     except dist.DistError as error:
         missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
         raise LockstepError(
-            f"waited {seconds:.0f} s for {place.size} ranks; missing: {', '.join(missing)}. Were they started, "
-            "with the same size and the same rendezvous?"
+            f"waited {seconds:.0f} s for {place.size} ranks; missing: {', '.join(missing)}. Check that they were "
+            "started, with the same number of workers and the same rendezvous"
         ) from error
-    if place.located:
+    if place.hosts_known:
         return place
     return locate(place, [store.get(key).decode() for key in keys])
 
 
 def locate(place: Place, hosts: list[str]) -> Place:
-    """Fill in the local rank and the node from every rank's host (in rank order)."""
-    order = list(dict.fromkeys(hosts))
+    """Return the place with local rank and node, from the hosts of all ranks in rank order."""
+    distinct = list(dict.fromkeys(hosts))
     mine = hosts[place.rank]
     return replace(
         place,
         local_rank=hosts[: place.rank].count(mine),
         local_size=hosts.count(mine),
-        node=order.index(mine),
-        nodes=len(order),
+        node=distinct.index(mine),
+        nodes=len(distinct),
     )
 
 
 def host_identity() -> str:
-    """Return what two processes share exactly if the loopback of one is the loopback of the other."""
+    """Return a text that is the same for two processes exactly if they share a loopback interface."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         network = str(Path("/proc/self/ns/net").readlink())
@@ -121,9 +122,9 @@ def _build_group(store: Store, place: Place, device: str, backend: str | None) -
     chosen = backend or dist.get_default_backend_for_device(device.partition(":")[0])
     if "gloo" in chosen and "GLOO_SOCKET_IFNAME" not in os.environ:
         if place.nodes > 1 and place.head is None:
-            raise BadInput(f"the ranks are on {place.nodes} hosts: meet at --rendezvous host:port, not at a file")
-        # gloo guesses its interface from the host name, which often resolves to an address that is not
-        # this host's. The way to the head is known to work; on one host nothing leaves the loopback.
+            raise BadInput(f"the ranks are on {place.nodes} hosts: use --rendezvous host:port, not a file")
+        # gloo chooses its interface by the host name, which often resolves to an address that is not this host's. The
+        # route to the head node is known to work; on one host nothing leaves the loopback interface.
         head = resolve(place.head) if place.nodes > 1 and place.head else "127.0.0.1"
         if not process_wide.leave("interface") and (name := interface_towards(head)) is not None:
             os.environ["GLOO_SOCKET_IFNAME"] = name

@@ -1,4 +1,4 @@
-"""This process's place among the workers: as the environment tells it (Place), and once it has joined (World)."""
+"""This process among the workers: as the environment describes it (Place), and after it has joined (World)."""
 
 from __future__ import annotations
 
@@ -21,71 +21,74 @@ class Place:
     launcher: str
     """Who started it: `spawn`, `torchrun`, `manual`, `openmpi`, `mpich`, `mvapich2`, `jsrun`, `srun`, `inline`."""
     rank: int = 0
-    """This process among all of the world."""
+    """The number of this process among all of the world."""
     size: int = 1
     """How many processes the world has."""
     local_rank: int = 0
-    """This process among those of its host."""
+    """The number of this process among those of its host."""
     local_size: int = 1
     """How many processes of the world run on this host."""
     node: int = 0
-    """Which host this is."""
+    """The number of this host."""
     nodes: int = 1
     """How many hosts the world has."""
     head: str | None = None
-    """The host of rank 0, where the launcher tells it."""
+    """The host of rank 0, if the launcher says so."""
     port: int | None = None
-    """The port that rank 0 listens on, where the launcher tells it."""
+    """The port on which rank 0 listens, if the launcher says so."""
     job: str | None = None
-    """What tells this world from others that run at the same time."""
+    """A name that distinguishes this world from others that run at the same time."""
     rendezvous: str | None = None
-    """Where the ranks meet, if the launcher says so itself (`file:///...`)."""
-    located: bool = True
-    """Whether the launcher told which ranks share a host; if not, the ranks tell each other."""
+    """The rendezvous, if the launcher itself gives one (`file:///...`)."""
+    hosts_known: bool = True
+    """Whether the launcher says which ranks share a host; if not, the ranks find out while they join."""
     evidence: tuple[str, ...] = field(default=())
-    """The variables that decided."""
+    """The environment variables that decided."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or not 0 <= self.rank < self.size:
             raise BadInput(
-                f"rank {self.rank} of {self.size} (from {self._said_by()}): a rank counts from 0 to size - 1"
+                f"found rank {self.rank} of {self.size} (from {self._source()}), expected a rank from 0 to size - 1"
             )
         if self.local_size < 1 or not 0 <= self.local_rank < self.local_size:
             raise BadInput(
-                f"local rank {self.local_rank} of {self.local_size} on this host (from {self._said_by()}): "
-                "it counts from 0 to local size - 1"
+                f"found local rank {self.local_rank} of {self.local_size} on this host (from {self._source()}), "
+                "expected a local rank from 0 to local size - 1"
             )
         if self.local_size > self.size:
-            raise BadInput(f"{self.local_size} ranks on this host but only {self.size} in all (from {self._said_by()})")
+            raise BadInput(
+                f"found {self.local_size} ranks on this host but only {self.size} in all (from {self._source()}): "
+                "correct these variables"
+            )
 
-    def _said_by(self) -> str:
+    def _source(self) -> str:
         return ", ".join(self.evidence) or "the command line"
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This process's place: who it is, what it computes on, and who started it."""
+    """This process's place in the world: its rank, its device and threads, and its launcher."""
 
     rank: int
-    """This process among all of the world."""
+    """The number of this process among all of the world."""
     size: int
     """How many processes the world has."""
     local_rank: int
-    """This process among those of its host."""
+    """The number of this process among those of its host."""
     local_size: int
     """How many processes of the world run on this host."""
     node: int
-    """Which host this is, from 0."""
+    """The number of this host, from 0."""
     nodes: int
     """How many hosts the world has."""
     host: str
     """This host's name."""
     device: str
-    """What it computes on: `cpu`, `cuda:1`, ..."""
+    """The device: `cpu`, `cuda:1`, ..."""
     threads: int
-    """Threads that one operation may use; part of the arithmetic."""
+    """Threads that one operation may use; other numbers give other bits."""
     backend: str | None
-    """The torch.distributed backend; None for a world of one."""
+    """The torch.distributed backend; None for a world of one rank."""
     launcher: str
     """Who started it."""
 
@@ -106,14 +109,14 @@ class World:
 
     @classmethod
     def alone(cls, *, device: str = "cpu", threads: int | None = None) -> World:
-        """Return a world of one, for code that needs no launcher."""
+        """Return a world of one rank, for code without a launcher."""
         place = Place(launcher="inline")
         count, _ = choose_threads(os.environ, usable_cpus(), 1)
         return cls.at(place, device=device, threads=threads or count, backend=None)
 
     @classmethod
     def at(cls, place: Place, *, device: str, threads: int, backend: str | None) -> World:
-        """Return the world of a place, now that device, threads and backend are chosen."""
+        """Return the world of a place with the chosen device, threads and backend."""
         return cls(
             rank=place.rank,
             size=place.size,

@@ -1,11 +1,13 @@
-"""How the ranks of a world find each other: one store, opened the way the launcher allows.
+"""How the ranks of a world find each other: through one store, opened as the launcher allows.
 
-rendezvous             who uses it                              what is opened
-file:///proc/PID/fd/N  spawn, and mpirun on one host            an anonymous file that the starter holds; no port
-file:///path           by hand, on one host                     that file; no port
-tcp://host:port        by hand, or MASTER_ADDR and MASTER_PORT  that port, on that address alone
-env://                 torchrun                                 nothing: the agent's store is there already
-(none)                 srun, and mpirun typed by the user       a port derived from the job, on rank 0's host
+    rendezvous             who uses it                              what is opened
+    file:///proc/PID/fd/N  spawn, and mpirun on one host            an anonymous file that the starter holds; no port
+    file:///path           by hand, on one host                     that file; no port
+    tcp://host:port        by hand, or MASTER_ADDR and MASTER_PORT  that port, on that address only
+    env://                 torchrun                                 nothing: torchrun's agent has a store
+    (none)                 srun, and mpirun typed by the user       a port derived from the job, on rank 0's host
+
+Where it is a port, rank 0 listens and the others connect to it.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from torch.distributed.rendezvous import rendezvous
 
 from lockstep.errors import BadInput, LockstepError
 from lockstep.torch_compat.distributed import FileStore, Store, TCPStore
-from lockstep.world.addresses import CANDIDATES, candidate_ports, family, resolve, split_address
+from lockstep.world.addresses import CANDIDATES, candidate_ports, job_of_parent, resolve, split_address
 
 if TYPE_CHECKING:
     from lockstep.world.place import Place
 
 
 def open_store(place: Place, timeout: float) -> Store:
-    """Return the store of this world; refuse at once where the ranks could never meet."""
+    """Return the store of this world; raise at once if the ranks could never find each other."""
     where = place.rendezvous
     if where is None and place.head is not None and place.port is not None:
         where = f"tcp://{place.head}:{place.port}"
@@ -46,7 +48,10 @@ def open_store(place: Place, timeout: float) -> Store:
 
 def _file(path: Path, place: Place) -> Store:
     if not path.parent.is_dir():
-        raise BadInput(f"the rendezvous file {path} cannot be made: the folder {path.parent} does not exist")
+        raise BadInput(
+            f"the rendezvous file {path} cannot be made, because the folder {path.parent} does not exist: create it, "
+            "or choose another path"
+        )
     return FileStore(str(path), place.size)
 
 
@@ -58,34 +63,34 @@ def _exact(place: Place, host: str, port: int, timeout: float) -> Store:
             return _serve(address, port, place.size, timeout)
         except OSError as error:
             raise BadInput(
-                f"rank 0 cannot listen on {host}:{port}: {error.strerror or error}. Another program, or another "
-                "process that was also started as rank 0, has it: choose another port, or check the ranks"
+                f"rank 0 cannot listen on {host}:{port}: {error.strerror or error}. Another program uses it, or a "
+                "second process was started as rank 0: choose another port, or check the ranks"
             ) from error
     try:
         return _connect(address, port, place.size, timeout)
     except dist.DistError as error:
         raise LockstepError(
-            f"rank {place.rank} found no rank 0 at {host}:{port} within {timeout:.0f} s: is it started, is the "
-            "port open between the hosts?"
+            f"rank {place.rank} found no rank 0 at {host}:{port} within {timeout:.0f} s: check that rank 0 was "
+            "started, and that the port is open between the hosts"
         ) from error
 
 
 def _derived(place: Place, timeout: float) -> Store:
-    """Meet at a port that follows from the job's name, so that no rank has to tell another.
+    """Use a port that follows from the job's name, so that no rank has to tell another.
 
     1. All ranks compute the same list of candidate ports.
-    2. Rank 0 takes the first that is free and writes the job's name into its store.
-    3. The others go round the list until a store answers with that name: another program, or another
-       job's store, does not.
+    2. Rank 0 takes the first free one and writes the job's name into its store.
+    3. The others try the ports of the list until a store answers with that name; other programs, and the stores of
+       other jobs, do not.
     """
     if place.nodes > 1 and (place.head is None or place.job is None):
         raise BadInput(
-            f"{place.launcher} started {place.size} ranks on {place.nodes} hosts and does not say where rank 0 "
-            "is: set MASTER_ADDR (its host name) and MASTER_PORT for all ranks, e.g. mpirun -x MASTER_ADDR=... "
+            f"{place.launcher} started {place.size} ranks on {place.nodes} hosts, but does not say where rank 0 is: "
+            "set MASTER_ADDR (its host name) and MASTER_PORT for all ranks, e.g. mpirun -x MASTER_ADDR=... "
             "-x MASTER_PORT=..."
         )
     head = place.head if place.nodes > 1 and place.head else "127.0.0.1"
-    address, job = resolve(head), place.job or family()
+    address, job = resolve(head), place.job or job_of_parent()
     ports = list(candidate_ports(job))
     if place.rank == 0:
         for port in ports:
@@ -109,13 +114,13 @@ def _derived(place: Place, timeout: float) -> Store:
                         return store
         time.sleep(0.02)
     raise LockstepError(
-        f"rank {place.rank} found no rank 0 of job {job} on {head} within {timeout:.0f} s (ports "
-        f"{ports[0]}, {ports[1]}, ...): is rank 0 running, are these ports open between the hosts?"
+        f"rank {place.rank} found no rank 0 of job {job} on {head} within {timeout:.0f} s (ports {ports[0]}, "
+        f"{ports[1]}, ...): check that rank 0 is running, and that these ports are open between the hosts"
     )
 
 
 def _serve(address: str, port: int, size: int, timeout: float) -> TCPStore:
-    # torch's store listens on every interface; handing it a bound socket keeps it on this address.
+    # torch's store would listen on every interface; with a bound socket it listens on this address only.
     listener = _listener(address, port)
     return TCPStore(
         address,
@@ -129,8 +134,8 @@ def _serve(address: str, port: int, size: int, timeout: float) -> TCPStore:
 
 
 def _listener(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(address_family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))

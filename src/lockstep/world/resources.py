@@ -1,4 +1,4 @@
-"""What a worker computes with: CPUs, threads, and its device."""
+"""The resources of a worker: CPUs, threads and device."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ def usable_cpus() -> int:
 
 
 def choose_threads(env: Mapping[str, str], cpus: int, local_size: int) -> tuple[int, str]:
-    """Return threads per worker and why: the user's word, Slurm's, or an equal share of the CPUs."""
+    """Return threads per worker and the reason: set by the user, by Slurm, or an equal share of the CPUs."""
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
         text = env.get(name, "")
         if text:
             if not text.isdigit() or int(text) < 1:
-                raise BadInput(f"{name}={text!r} is not a number of threads")
+                raise BadInput(f"found {name}={text!r}, expected a number of threads: correct or unset it")
             return int(text), f"{name}={text}"
     return max(1, cpus // local_size), f"{cpus} usable CPUs // {local_size} workers of this host"
 
 
-def choose_device(wish: str, place: Place) -> str:
-    """Return the device of this worker: its own accelerator where every local worker can have one."""
+def choose_device(requested: str, place: Place) -> str:
+    """Return the device of this worker: its own accelerator if there is one for every local worker."""
     import torch
 
-    if wish == "cpu":
+    if requested == "cpu":
         return "cpu"
     if not torch.accelerator.is_available():
-        if wish == "auto":
+        if requested == "auto":
             return "cpu"
-        raise BadInput(f"--device {wish}: no accelerator is available here; use --device cpu")
+        raise BadInput(f"--device {requested}: no accelerator is available on this machine: use --device cpu")
     kind = str(torch.accelerator.current_accelerator())
     count = torch.accelerator.device_count()
-    if wish not in ("auto", kind):
-        raise BadInput(f"--device {wish}: the accelerator here is {kind}; use auto, cpu or {kind}")
+    if requested not in ("auto", kind):
+        raise BadInput(f"--device {requested}: the accelerator of this machine is {kind}: use auto, cpu or {kind}")
     if place.local_size > count:
         raise BadInput(
-            f"{place.local_size} workers on this host, but {count} accelerators: use --workers {count} or fewer "
-            "per host, or --device cpu"
+            f"{place.local_size} workers on this host, but only {count} accelerators: use at most {count} workers per "
+            "host, or --device cpu"
         )
     return f"{kind}:{place.local_rank}"
