@@ -1,4 +1,4 @@
-"""Recipe: what is trained, and how a user names one."""
+"""Recipe: what is trained, and how one is loaded."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BUILT_IN = ("cifar100", "mlp", "bytes")
 
 
 class Loss(NamedTuple):
-    """A sum and what to divide it by: samples, tokens, whatever the loss counts."""
+    """A sum and its weight: the number of samples, tokens, or whatever the loss counts."""
 
     total: Tensor
     """The sum over the batch, with its graph."""
     weight: float | Tensor
-    """How much the sum weighs against those of other lanes."""
+    """What the sum over all lanes is divided by, as a sum over all lanes."""
 
 
 LossFunction = Callable[["nn.Module", Any], "Tensor | Loss"]
@@ -41,22 +41,22 @@ ScheduleFactory = Callable[["Optimizer"], "LRScheduler"]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What is trained. Nothing in it says on how many workers."""
+    """What is trained, independent of the number of workers."""
 
     model: Callable[[], nn.Module]
     """Makes the model; called after the seed is set."""
     data: Any
-    """A dataset with `__len__` and `__getitem__`, or what makes one when it is called: a function or a class."""
+    """A dataset with `__len__` and `__getitem__`, or a function or class that makes one."""
     loss: LossFunction
     """`loss(model, batch)`: a mean over the batch, or `Loss(total, weight)`."""
     optimizer: OptimizerFactory
-    """Makes the optimizer from the parameters it is given."""
+    """Makes the optimizer for the given parameters."""
     global_batch: int
     """Samples per optimizer step, over all workers."""
     lanes: int | None = None
-    """Fixed slices of the global batch; None: the largest number of workers asked for."""
+    """Fixed slices of the global batch; None: as many as workers."""
     epochs: int = 1
-    """How often the data is gone through."""
+    """Passes over the data."""
     evaluate: Metrics | None = None
     """`evaluate(model, batch)`: named means over the batch, or `Loss(total, weight)` each."""
     eval_data: Any = None
@@ -64,29 +64,29 @@ class Recipe:
     collate: Callable[[list[Any]], Any] | None = None
     """Makes a batch of a list of samples; None: torch's default."""
     clip: float | None = None
-    """Scale the gradient so that its global norm is at most this; None: leave it."""
+    """Scale the gradient so that its global norm is at most this; None: do not clip."""
     schedule: ScheduleFactory | None = None
-    """Makes a learning-rate schedule from the optimizer; it advances once a step."""
+    """Makes a learning-rate schedule for the optimizer; it advances once per step."""
     seed: int = 0
-    """Of weights, order, dropout and augmentation."""
+    """Of weights, order of samples, dropout and augmentation."""
     name: str = ""
-    """What reports call it; filled in from the file's or the built-in's name."""
+    """Its name in reports; by default that of the file or of the built-in recipe."""
 
     def __post_init__(self) -> None:
         for field in ("model", "loss", "optimizer"):
             if not callable(getattr(self, field)):
                 raise BadInput(
-                    f"Recipe({field}=...) must be a function, and is {_kind(getattr(self, field))}; "
-                    f"pass what makes it, e.g. {field}={_EXAMPLES[field]}"
+                    f"Recipe({field}=...) must be a function, found {_kind(getattr(self, field))}: pass a function, "
+                    f"e.g. {field}={_EXAMPLES[field]}"
                 )
         for field in ("global_batch", "epochs"):
             if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
-                raise BadInput(f"Recipe({field}={getattr(self, field)!r}): a whole number of at least 1 is needed")
+                raise BadInput(f"found Recipe({field}={getattr(self, field)!r}), expected a whole number from 1 up")
         if not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
-            raise BadInput(f"Recipe(seed={self.seed!r}): a whole number of at most 63 bits is needed")
+            raise BadInput(f"found Recipe(seed={self.seed!r}), expected a whole number of at most 63 bits")
 
     def override(self, **changes: Any) -> Recipe:
-        """Return a copy with the given fields changed; None means leave as it is."""
+        """Return a copy with the given fields changed; None leaves a field unchanged."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def dataset(self) -> Any:
@@ -94,7 +94,7 @@ class Recipe:
         return _dataset(self.data, "data")
 
     def eval_dataset(self) -> Any:
-        """Return what to evaluate on, checked."""
+        """Return the evaluation data, checked."""
         return self.dataset() if self.eval_data is None else _dataset(self.eval_data, "eval_data")
 
 
@@ -103,7 +103,7 @@ _EXAMPLES = {"model": "Net", "loss": "my_loss", "optimizer": "lambda ps: AdamW(p
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What follows from a recipe and a number of workers, before anything is trained."""
+    """The numbers that follow from a recipe and a number of workers."""
 
     samples: int
     """How many samples an epoch has."""
@@ -116,36 +116,36 @@ class Plan:
 
 
 def plan(recipe: Recipe, *, workers: int, samples: int, steps: int | None = None) -> Plan:
-    """Check that a recipe can be trained on so many workers, and count its steps."""
+    """Check that a recipe can be trained on `workers` workers, and count its steps."""
     lanes = workers if recipe.lanes is None else recipe.lanes
     check_lanes(lanes, workers, recipe.global_batch)
     if samples == 0:
-        raise BadInput("the training data is empty: Recipe(data=...) has length 0")
+        raise BadInput("the training data is empty: Recipe(data=...) has length 0, expected at least one global batch")
     if recipe.global_batch > samples:
         raise BadInput(
             f"the global batch of {recipe.global_batch} is larger than the data ({samples} samples): "
             f"use --global-batch {max(lanes, samples // lanes * lanes)} or less, or more data"
         )
     if steps is not None and steps < 1:
-        raise BadInput(f"--steps {steps}: at least 1 is needed")
+        raise BadInput(f"found --steps {steps}, expected at least 1")
     epoch_steps = steps_per_epoch(samples, recipe.global_batch)
     return Plan(samples=samples, lanes=lanes, epoch_steps=epoch_steps, steps=steps or epoch_steps * recipe.epochs)
 
 
 def load(reference: str, data: str | None = None) -> Recipe:
-    """Load a recipe from `file.py`, `file.py:function` or a built-in name; `data` is handed to its function."""
+    """Load a recipe from `file.py`, `file.py:function` or a built-in name; `data` is passed to its function."""
     path, _, function = reference.partition(":")
     if path in BUILT_IN:
-        module, shown = importlib.import_module(f"lockstep.recipes.{path}"), path
+        module, name = importlib.import_module(f"lockstep.recipes.{path}"), path
     elif path.endswith(".py") or "/" in path:
-        module, shown = _execute(Path(path)), Path(path).stem
+        module, name = _execute(Path(path)), Path(path).stem
     else:
-        raise BadInput(f"no recipe called {path!r}{nearest(path, list(BUILT_IN))} (or give a file: train.py)")
-    return _call(module, function or "recipe", reference, shown, data)
+        raise BadInput(f"no recipe called {path!r}{nearest(path, list(BUILT_IN))} (or pass a file, such as train.py)")
+    return _call(module, function or "recipe", reference, name, data)
 
 
 _EXECUTED: set[str] = set()
-"""The modules that are recipe files; one of the same name may take their place."""
+"""The names of modules that are recipe files; loading another file of the same name replaces one."""
 
 
 def _hides(name: str, path: Path) -> bool:
@@ -157,19 +157,20 @@ def _hides(name: str, path: Path) -> bool:
 
 def _execute(path: Path) -> ModuleType:
     if not path.is_file():
-        raise BadInput(f"the recipe file {path} does not exist" if not path.exists() else f"{path} is not a file")
+        problem = "does not exist" if not path.exists() else "is not a file"
+        raise BadInput(f"the recipe file {path} {problem}: pass the path of a Python file")
     name, root = module_name(path.resolve())
     if name not in _EXECUTED and _hides(name, path):
         raise BadInput(
-            f"the recipe file {path} has the name of the module {name!r}, which it would hide: rename the file"
+            f"the recipe file {path} has the same name as the module {name!r} and would hide it: rename the file"
         )
-    # A recipe's classes travel by module name to the processes that a rank starts, such as a DataLoader's workers.
-    # Those get this process's sys.path, so the module has the name by which they find its file.
+    # A recipe's classes are pickled by module name for the processes that a rank starts, such as a DataLoader's
+    # workers. Those get this process's sys.path, so the module has the name by which they find its file.
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise BadInput(f"{path} is not a Python file")
+        raise BadInput(f"{path} is not a Python file: a recipe is a file whose name ends in .py")
     try:
         if package := name.rpartition(".")[0]:
             importlib.import_module(package)
@@ -178,12 +179,12 @@ def _execute(path: Path) -> ModuleType:
         _EXECUTED.add(name)
         spec.loader.exec_module(module)
     except Exception as error:
-        raise BadInput(f"the recipe file {path} raised while it was read:\n{_trace(error, path)}") from error
+        raise BadInput(f"the recipe file {path} raised an error while it was loaded:\n{_trace(error, path)}") from error
     return module
 
 
 def module_name(path: Path) -> tuple[str, Path]:
-    """Return the name by which a recipe file is imported, with its packages, and the folder to find it from."""
+    """Return the module name of a recipe file, with its packages, and the folder that contains them."""
     names, root = [path.stem], path.parent
     while (root / "__init__.py").is_file():
         names.insert(0, root.name)
@@ -191,30 +192,32 @@ def module_name(path: Path) -> tuple[str, Path]:
     return ".".join(names), root
 
 
-def _call(module: ModuleType, function: str, reference: str, shown: str, data: str | None) -> Recipe:
+def _call(module: ModuleType, function: str, reference: str, name: str, data: str | None) -> Recipe:
     make = getattr(module, function, None)
     if not callable(make):
         has = [name for name in vars(module) if callable(getattr(module, name)) and not name.startswith("_")]
         raise BadInput(
-            f"{reference} has no function {function}(){nearest(function, has) if has else ''}. A recipe file "
-            "defines `def recipe() -> lockstep.Recipe`"
+            f"{reference} has no function {function}(){nearest(function, has) if has else ''}. A recipe file must "
+            "define `def recipe() -> lockstep.Recipe`"
         )
     if data is not None and "data" not in inspect.signature(make).parameters:
-        raise BadInput(f"{reference} takes no --data: its {function}() has no parameter `data`")
+        raise BadInput(
+            f"{reference} does not accept --data: its {function}() has no parameter `data`; add it, or leave --data out"
+        )
     try:
-        made = make() if data is None else make(data=data)
+        recipe = make() if data is None else make(data=data)
     except BadInput:
         raise
     except Exception as error:
         where = Path(module.__file__ or "")
-        raise BadInput(f"{function}() of {reference} raised:\n{_trace(error, where)}") from error
-    if not isinstance(made, Recipe):
-        raise BadInput(f"{function}() of {reference} returned {_kind(made)}, not a lockstep.Recipe")
-    return made if made.name else replace(made, name=shown)
+        raise BadInput(f"{function}() of {reference} raised an error:\n{_trace(error, where)}") from error
+    if not isinstance(recipe, Recipe):
+        raise BadInput(f"{function}() of {reference} returned {_kind(recipe)}, expected a lockstep.Recipe: return one")
+    return recipe if recipe.name else replace(recipe, name=name)
 
 
 def _trace(error: Exception, path: Path) -> str:
-    """Format a traceback from the user's own file on: the frames of the import machinery help nobody."""
+    """Format a traceback from the user's own file on, without the frames of the import system."""
     frames = traceback.extract_tb(error.__traceback__)
     own = next((i for i, frame in enumerate(frames) if Path(frame.filename) == path), len(frames) - 1)
     lines = traceback.format_list(frames[own:]) + traceback.format_exception_only(error)
@@ -222,24 +225,23 @@ def _trace(error: Exception, path: Path) -> str:
 
 
 def _dataset(source: Any, field: str) -> Any:
-    made = source
+    dataset = source
     if isinstance(source, type) or (callable(source) and not hasattr(source, "__getitem__")):
         try:
-            made = source()
+            dataset = source()
         except BadInput:
             raise
         except Exception as error:
             trace = "".join(traceback.format_exception(error)).rstrip()
-            raise BadInput(f"Recipe({field}=...) raised while it made the data:\n{trace}") from error
-    loader = hasattr(made, "dataset") and hasattr(
-        made, "collate_fn"
-    )  # a stock DataLoader; no torch is needed to see it
-    if not loader and (not isinstance(made, Sized) or not hasattr(made, "__getitem__")):
+            raise BadInput(f"Recipe({field}=...) raised an error while it made the data:\n{trace}") from error
+    # A stock DataLoader, recognised without importing torch.
+    loader = hasattr(dataset, "dataset") and hasattr(dataset, "collate_fn")
+    if not loader and (not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__")):
         raise BadInput(
-            f"Recipe({field}=...) gave {_kind(made)}: a dataset with __len__ and __getitem__ is needed, or a "
-            "function or class that makes one"
+            f"Recipe({field}=...) is {_kind(dataset)}, expected a dataset with __len__ and __getitem__, or a function "
+            "or class that makes one"
         )
-    return made
+    return dataset
 
 
 def _kind(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Seeds from what a random number is for, never from the rank that draws it."""
+"""Seeds that depend on the purpose of random numbers, never on the rank that draws them."""
 
 import hashlib
 import struct

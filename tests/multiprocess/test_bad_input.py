@@ -15,7 +15,7 @@ from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, inside, lockste
     [
         (["none.py"], "none.py does not exist"),
         ([f"{TINY}:breaks"], "no recipe today"),
-        ([f"{TINY}:wrong"], "returned a dict, not a lockstep.Recipe"),
+        ([f"{TINY}:wrong"], "returned a dict, expected a lockstep.Recipe"),
         ([f"{TINY}:nothing"], "has no function nothing()"),
         (["cifar1000"], "did you mean 'cifar100'?"),
         ([TINY, "--strategy", "torch-dpp"], "did you mean 'torch-ddp'?"),
@@ -25,7 +25,7 @@ from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, inside, lockste
         ([TINY, "--lanes", "5"], "lanes=5 does not divide the global batch of 12"),
         ([TINY, "--global-batch", "1000"], "larger than the data (96 samples)"),
         ([f"{TINY}:empty"], "the training data is empty"),
-        ([TINY, "--steps", "0"], "--steps 0: at least 1"),
+        ([TINY, "--steps", "0"], "--steps 0, expected at least 1"),
         ([TINY, "--workers", "2", "--launcher", "inline"], "launcher inline runs one worker, found 2"),
         ([TINY, "--rank", "0"], "needs --workers and --rendezvous too"),
         ([TINY, "--rank", "0", "--workers", "2", "--rendezvous", "nowhere"], "neither host:port nor file:///path"),

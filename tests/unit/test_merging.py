@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lockstep.strategies import merging
-from lockstep.strategies.merging import Merger, untouched
+from lockstep.strategies.merging import Merger, lazy_zeros
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 
@@ -51,6 +51,6 @@ def test_an_overflow_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_zeros_that_can_be_written(dtype: torch.dtype) -> None:
     like = torch.ones(5000, dtype=dtype)
-    found = untouched(like)
+    found = lazy_zeros(like)
     assert (found.shape, found.dtype, int(found.count_nonzero())) == (like.shape, dtype, 0)
     assert torch.equal(found.add_(like), like)

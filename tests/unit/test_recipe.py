@@ -82,8 +82,8 @@ def test_a_recipe_that_another_one_imported_is_the_same_file(tmp_path: Path, mon
         ("cifar10", r"no recipe called 'cifar10'; did you mean 'cifar100'"),
         ("zzz", r"there are: cifar100, mlp, bytes"),
         ("missing.py", r"missing.py does not exist"),
-        (f"{TINY}:breaks", r"breaks\(\) of .* raised:[\s\S]*no recipe today"),
-        (f"{TINY}:wrong", r"returned a dict, not a lockstep.Recipe"),
+        (f"{TINY}:breaks", r"breaks\(\) of .* raised an error:[\s\S]*no recipe today"),
+        (f"{TINY}:wrong", r"returned a dict, expected a lockstep.Recipe"),
         (f"{TINY}:recipy", r"has no function recipy\(\); did you mean 'recipe'"),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_folder_is_not_a_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": nn.Linear(1, 1), "loss": 3}, r"Recipe\(loss=...\) must be a function, and is a int"),
+        ({"model": nn.Linear(1, 1), "loss": 3}, r"Recipe\(loss=...\) must be a function, found a int"),
         ({"optimizer": SGD([nn.Parameter(nn.Linear(1, 1).weight)], lr=0.1)}, r"Recipe\(optimizer=...\) must be a func"),
         ({"global_batch": 0}, r"global_batch=0"),
         ({"global_batch": 2.5}, r"global_batch=2.5"),
@@ -159,7 +159,7 @@ def test_a_class_that_cannot_be_called_without_arguments_is_told() -> None:
         def __init__(self, folder: str) -> None:
             super().__init__(len(folder))
 
-    with pytest.raises(BadInput, match=r"raised while it made the data:[\s\S]*missing 1 required .* 'folder'"):
+    with pytest.raises(BadInput, match=r"raised an error while it made the data:[\s\S]*missing 1 required .* 'folder'"):
         plain(data=Needs).dataset()
 
 
@@ -193,5 +193,5 @@ def test_plan() -> None:
 
 def test_a_file_that_would_hide_a_module_is_refused(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("def recipe(): ...")
-    with pytest.raises(BadInput, match="has the name of the module 'json', which it would hide: rename the file"):
+    with pytest.raises(BadInput, match="has the same name as the module 'json' and would hide it: rename the file"):
         load(str(tmp_path / "json.py"))

@@ -1,4 +1,4 @@
-"""`bytes`: a small causal transformer with dropout over texts of different length, weighted by tokens."""
+"""`bytes`: a small causal transformer with dropout on texts of different lengths, with a loss weighted by tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.recipe import Loss, Recipe
 
 VOCABULARY, WIDTH, HEADS, LAYERS, LONGEST = 256, 96, 4, 2, 128
 TEXTS, EVAL_TEXTS = 1600, 160
-PADDING = 0  # no text holds a zero byte
+PADDING = 0  # no text contains a zero byte
 
 SUBJECTS = ("the ship", "a small bird", "our neighbour", "the old clock", "every river", "one lamp")
 VERBS = ("follows", "carries", "forgets", "watches", "repairs", "leaves")
@@ -36,7 +36,7 @@ def recipe() -> Recipe:
 
 
 def make_texts(count: int, *, part: int) -> Ragged:
-    """Return made-up sentences as bytes, one item per text, from 15 to 128 bytes long."""
+    """Return generated sentences as bytes, one item per text, from 15 to 128 bytes long."""
     draw = random.Random(40 + part)  # noqa: S311 - texts, not secrets
     texts = (torch.tensor(list(_text(draw).encode()), dtype=torch.int64) for _ in range(count))
     return Ragged(texts).batched("padded", fill=PADDING)
@@ -52,8 +52,8 @@ def _text(draw: random.Random) -> str:
     return " ".join(sentences)[:LONGEST]
 
 
-class Layer(nn.Module):
-    """Attention to earlier bytes, then a feed-forward part, each beside a shortcut."""
+class TransformerLayer(nn.Module):
+    """Causal attention, then a feed-forward part, each with a shortcut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,20 +69,20 @@ class Layer(nn.Module):
         rows, length, _ = inner.shape
         parts = self.query_key_value(self.attention_norm(inner)).view(rows, length, 3, HEADS, -1)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        inner = inner + self.dropout(self.join_heads(seen.transpose(1, 2).reshape(rows, length, WIDTH)))
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        inner = inner + self.dropout(self.join_heads(attended.transpose(1, 2).reshape(rows, length, WIDTH)))
         out: Tensor = inner + self.dropout(self.feed(self.feed_norm(inner)))
         return out
 
 
 class Transformer(nn.Module):
-    """Bytes in, a score for each possible next byte out."""
+    """Predicts a score for each possible next byte."""
 
     def __init__(self) -> None:
         super().__init__()
         self.byte = nn.Embedding(VOCABULARY, WIDTH)
         self.position = nn.Embedding(LONGEST, WIDTH)
-        self.layers = nn.Sequential(*(Layer() for _ in range(LAYERS)))
+        self.layers = nn.Sequential(*(TransformerLayer() for _ in range(LAYERS)))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
@@ -101,13 +101,13 @@ def loss(model: nn.Module, batch: Padded) -> Loss:
 
 def metrics(model: nn.Module, batch: Padded) -> dict[str, Loss]:
     """Return loss and accuracy per byte."""
-    total, count, right = _predict(model, batch.values)
-    return {"loss": Loss(total, count), "accuracy": Loss(right, count)}
+    total, count, correct = _predict(model, batch.values)
+    return {"loss": Loss(total, count), "accuracy": Loss(correct, count)}
 
 
 def _predict(model: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     scores, following = model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()
     total = F.cross_entropy(scores, following, ignore_index=PADDING, reduction="sum")
     counted = following != PADDING
-    right = ((scores.argmax(1) == following) & counted).sum()
-    return total, counted.sum(), right
+    correct = ((scores.argmax(1) == following) & counted).sum()
+    return total, counted.sum(), correct

@@ -1,4 +1,4 @@
-"""`cifar100`: a small ResNet with BatchNorm on CIFAR-100, or on images shaped and labelled like it, made in memory."""
+"""`cifar100`: a small ResNet with BatchNorm on CIFAR-100, or on generated images of the same shape and labels."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def recipe(data: str | None = None) -> Recipe:
     )
 
 
-class Block(nn.Module):
-    """Two convolutions beside a shortcut."""
+class ResidualBlock(nn.Module):
+    """Two convolutions with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, 32, 3, 2, 1, bias=False)
         self.stem_norm = nn.BatchNorm2d(32)
-        self.stages = nn.Sequential(Block(32, 32, 1), Block(32, 64, 2), Block(64, 96, 2))
+        self.stages = nn.Sequential(ResidualBlock(32, 32, 1), ResidualBlock(32, 64, 2), ResidualBlock(64, 96, 2))
         self.head = nn.Linear(96, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class ResNet(nn.Module):
 
 
 def make_images(samples: int, *, part: int) -> TensorDataset:
-    """Return images that show their class's smooth pattern, shifted, dimmed and under noise."""
+    """Return images of the smooth pattern of their class, shifted, with varied contrast and noise."""
     patterns = torch.randn(CLASSES, 3, 8, 8, generator=torch.Generator().manual_seed(30))
     patterns = F.interpolate(patterns, size=(32, 32), mode="bilinear", align_corners=False)
     generator = torch.Generator().manual_seed(31 + part)

@@ -1,4 +1,4 @@
-"""`mlp`: 6.5 million parameters and small batches, so that communication weighs heavily."""
+"""`mlp`: 6.5 million parameters and small batches, so that communication takes much of the time."""
 
 from __future__ import annotations
 

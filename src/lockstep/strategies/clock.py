@@ -1,4 +1,4 @@
-"""Where a step's time goes: laps of one stopwatch, so the parts add up to the whole."""
+"""How long each part of a step takes: laps of one stopwatch, so the parts add up to the whole step."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final, Literal, get_args
 
 Part = Literal["data", "forward", "backward", "exchange", "optimizer", "wait"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
-"""`exchange` moves and combines gradients, and what follows from them; `wait` is for the slowest worker."""
+"""`exchange` moves and combines gradients and what follows from them; `wait` is the wait for the slowest worker."""
 
 Span = tuple[str, float, float]
-"""A part, its start after the step's start, and how long it took; in seconds."""
+"""(part, start after the step's start, duration), in seconds."""
 
 
 class Clock:
@@ -22,20 +22,20 @@ class Clock:
         self.seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self.spans: list[Span] = []
         self.hidden = 0.0
-        """Seconds of exchange that ran behind backward, and cost nothing."""
+        """Seconds of exchange that overlapped with backward."""
         self.ready: float | None = None
-        """When this worker had all its gradients, where waiting for the others cannot be told from the exchange."""
+        """When this worker had all its gradients, if waiting and exchange cannot be distinguished on one worker."""
         self._first = self._last = time.perf_counter()
 
     def lap(self, part: str) -> None:
-        """Book the time since the last lap on a part."""
+        """Add the time since the last lap to a part."""
         now = time.perf_counter()
         self.seconds[part] += now - self._last
         self.spans.append((part, self._last - self._first, now - self._last))
         self._last = now
 
     def move_tail(self, part: str, seconds: float) -> None:
-        """Book the last `seconds` of the last lap on another part."""
+        """Move the last `seconds` of the last lap to another part."""
         name, start, length = self.spans.pop()
         tail = min(max(seconds, 0.0), length)
         self.spans += [(name, start, length - tail), (part, start + length - tail, tail)]
@@ -44,7 +44,7 @@ class Clock:
 
 
 class NoClock(Clock):
-    """For runs that are not measured: nothing is read, nothing is kept."""
+    """For runs that are not measured: it reads and stores no times."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backward
 from lockstep.strategies.flat_model import FlatModel
-from lockstep.strategies.merging import untouched
+from lockstep.strategies.merging import lazy_zeros
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -80,7 +80,7 @@ class ExactWorker:
             plans = [running_sum(len(self._lanes[0]))]
         self._folds = [folds for folds, _ in plans]
         spare = max(buffers for _, buffers in plans) - 1
-        self._scratch = [[untouched(p[0]) for _ in range(spare)] for p in self._partials]
+        self._scratch = [[lazy_zeros(p[0]) for _ in range(spare)] for p in self._partials]
         # zeros: the gaps between tensors are added with the rest, and must stay zero
         self._buffer_scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._buffer_partials]
         self.members = [[self._index(p) for p in group["params"]] for group in self.optimizer.param_groups]
@@ -207,7 +207,7 @@ class ExactWorker:
             self._update_whole(reduced, clock)
         else:
             for section, (part, gradient) in enumerate(zip(self.parts, reduced, strict=True)):
-                sliced.hand_over(self.chunks, section, part, gradient)
+                sliced.set_gradients(self.chunks, section, part, gradient)
             self.optimizer.step()
             for chunk in self.chunks:
                 chunk.weight.grad = None  # else what was received lives until the next step has received its own

@@ -1,19 +1,21 @@
-"""A model on flat buffers: weights are views of one, gradients fold into another, lane by lane.
+"""A model on flat buffers: weights are views of one buffer, gradients are added into others, lane by lane.
 
 [Note: large and small gradients]
-A hook folds a large gradient as soon as it is there. A small one costs less to add than its hook to call: backward
-itself adds it to `.grad`, which is a view of the place where it belongs. No small one is kept for later: small tensors
-that stay between large ones make the heap grow and shrink in every step, which costs more than all of this.
+A hook folds a large gradient (copies or adds it into its buffer) as soon as it exists. For a small one the call of a
+hook takes longer than the addition: backward itself adds it to `.grad`, which is a view of its buffer. No small
+gradient is kept for later: small tensors that stay between large ones make the heap grow and shrink in every step,
+which costs more than all of this.
 
 [Note: gradients in pieces]
-A re-entrant checkpoint hands over a gradient in pieces. They must add up to the lane's gradient before they meet other
-lanes; in a fresh place, or while they wait, they may be added one by one. So a gradient is folded at once only where it
-is the first, or after it was seen to come whole. Until then every parameter has a hook.
+A re-entrant checkpoint produces a gradient in pieces. They must add up to the lane's gradient before other lanes are
+added; in a buffer that is still empty, or while the gradient waits, they may be added one by one. So a gradient is
+folded at once only if it is the first of its buffer, or if it came whole in an earlier lane. Until then every parameter
+has a hook.
 
 [Note: pairs]
-Of two lanes whose gradients are added to each other, the first one's large gradients wait where backward made them, and
-are added to the second one's in one go, see merging.py. That takes room for one set of them, so accelerators do not do
-it. As where torch itself accumulates, nobody else may write to a gradient that was handed over.
+Of two lanes whose gradients are added to each other, the large gradients of the first wait where backward created them,
+and are added to those of the second in one pass, see merging.py. That needs memory for one set of them, so it is not
+done on accelerators. As where torch itself accumulates, no other code may write to a gradient after its hook has run.
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ from lockstep.strategies.merging import Merger
 from lockstep.torch_compat.modules import buffers_of
 
 LARGE = 1 << 15
-"""Elements from which on a gradient is large."""
+"""A gradient is large from this number of elements on."""
 
 
 class FlatModel:
-    """Re-points a model's parameters and float buffers into flat tensors, and catches its gradients.
+    """Makes a model's parameters and float buffers views of flat tensors, and collects its gradients.
 
-    A lane:  1. `begin`  float buffers go back to the step's first value, gradients will go to a fold's buffer
-             2. forward and backward; each gradient is put or added into its place, see also merging.py
-             3. `end`    what got no gradient counts as zero; the float buffers fold like the gradients
+    A lane:  1. `begin`  float buffers return to the step's first values; gradients will go to the buffer of a fold
+             2. forward and backward; each gradient is copied or added into its buffer, see also merging.py
+             3. `end`    a missing gradient counts as zero; the float buffers are folded like the gradients
     """
 
     def __init__(self, model: nn.Module, keys: Sequence[int], workers: int) -> None:
@@ -47,7 +49,9 @@ class FlatModel:
         self.names = [name for name, p in model.named_parameters() if p.requires_grad]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
-            raise BadInput("the model has no parameter that requires a gradient: there is nothing to train")
+            raise BadInput(
+                "the model has no parameter that requires a gradient, so there is nothing to train: set requires_grad"
+            )
         self.sections = lay_out(
             [tuple(p.shape) for p in self.parameters],
             [(key, p.dtype) for key, p in zip(keys, self.parameters, strict=True)],
@@ -55,10 +59,10 @@ class FlatModel:
         )
         self.buffers = FlatBuffers(model, workers)
         self._sums: Sequence[Sequence[Tensor]] = []
-        """What gradients fold into: each a flat tensor per section."""
+        """The buffers of a fold, each with one flat tensor per section."""
         self._targets: list[Tensor] = []
         self._above: list[list[Tensor]] = []
-        """The sums that a large gradient's sum is added to in turn, each as one view per parameter."""
+        """The sums to which the sum of large gradients is added in turn, each as one view per parameter."""
         self._merger = Merger()
         self._waiting: dict[int, Tensor] = {}
         """Large gradients of the lane before, see [Note: pairs]."""
@@ -68,13 +72,13 @@ class FlatModel:
         self._small = [_without(section, self._large) for section in self.sections]
         self._fired: Counter[int] = Counter()
         self._whole: set[int] = set()
-        """Whose gradient was seen to come in one piece."""
+        """The parameters whose gradient came in one piece in an earlier lane."""
         self._hooks = {
             index: parameter.register_post_accumulate_grad_hook(self._catcher(index))  # type: ignore[no-untyped-call]
             for index, parameter in enumerate(self.parameters)
         }
         self._in_place: list[int] = []
-        """Those without a hook."""
+        """The parameters without a hook."""
 
     def attach(self, weights: Sequence[Tensor], *, fill: bool) -> None:
         """Make the parameters views of these flat weights (one per section); `fill` copies their values there."""
@@ -88,14 +92,14 @@ class FlatModel:
 
     def views(self, flats: Sequence[Tensor]) -> list[Tensor]:
         """Return flat tensors (one per section) as one tensor per parameter, in parameter order."""
-        found: list[Tensor] = [torch.empty(0)] * len(self.parameters)
+        views_by_index: list[Tensor] = [torch.empty(0)] * len(self.parameters)
         for section, flat in zip(self.sections, flats, strict=True):
             for slot in section.slots:
-                found[slot.index] = flat[slot.start : slot.stop].view(slot.shape)
-        return found
+                views_by_index[slot.index] = flat[slot.start : slot.stop].view(slot.shape)
+        return views_by_index
 
     def begin(self, fold: Fold, buffers: Sequence[Sequence[Tensor]]) -> None:
-        """Start a lane: its gradients go into buffer `fold.buffer` (each a flat tensor per section), or past it."""
+        """Start a lane: its gradients go to buffer `fold.buffer`, or directly to the sums that they complete."""
         self._sums, self._fold = buffers, fold
         target = buffers[fold.buffer]
         self._targets = self._views_of(target)
@@ -104,7 +108,7 @@ class FlatModel:
         if fold.fresh:
             self._waiting.clear()
             for index in self._hooks:
-                self.parameters[index].grad = None  # of a step that failed
+                self.parameters[index].grad = None  # left by a step that failed
             for flat, parts in zip(target, self._small, strict=True):
                 for part in parts:
                     flat[part].zero_()
@@ -120,7 +124,7 @@ class FlatModel:
         return self._views[key]
 
     def end(self) -> None:
-        """Finish a lane: a parameter that got no gradient adds zero, and small sums are merged."""
+        """Finish a lane: a parameter without a gradient adds zero, and small sums are merged."""
         for index in self._in_place:
             self.parameters[index].grad = None
         for index in list(self._hooks):
@@ -129,16 +133,16 @@ class FlatModel:
                 self._put(index, parameter.grad)
                 parameter.grad = None
             elif not fired and index in self._large:
-                self._put_nothing(index)
+                self._put_zero(index)
             elif self._fold.fresh and fired == 1 and index not in self._whole:
-                self._seen_whole(index)
+                self._note_whole(index)
         for left, right in self._fold.merges:
             for one, other, parts in zip(self._sums[left], self._sums[right], self._small, strict=True):
                 for part in parts:
                     one[part].add_(other[part])
         self.buffers.collect()
 
-    def _seen_whole(self, index: int) -> None:
+    def _note_whole(self, index: int) -> None:
         self._whole.add(index)
         if index not in self._large:
             self._hooks.pop(index).remove()
@@ -149,8 +153,9 @@ class FlatModel:
             gradient = parameter.grad
             assert gradient is not None
             if not self._fold.fresh and index not in self._whole:
-                return  # all pieces add up there, and `end` takes them
-            parameter.grad = None  # freed as soon as it is folded, and stolen, not added to, the next time
+                return  # all pieces add up in `.grad`, and `end` takes their sum
+            # Freed as soon as it is folded; and backward then sets the next gradient instead of adding to it.
+            parameter.grad = None
             self._fired[index] += 1
             if self._fired[index] == 1:
                 self._put(index, gradient)
@@ -159,8 +164,8 @@ class FlatModel:
                 self._whole.discard(index)
             else:
                 raise BadInput(
-                    f"{self.names[index]} got its gradient in several pieces, which it did not before: where the model "
-                    "uses torch.utils.checkpoint, give it use_reentrant=False"
+                    f"{self.names[index]} got its gradient in several pieces, but in one piece before: pass "
+                    "use_reentrant=False to torch.utils.checkpoint in the model"
                 )
 
         return catch
@@ -177,7 +182,7 @@ class FlatModel:
         else:
             self._complete(index, gradient)
 
-    def _put_nothing(self, index: int) -> None:
+    def _put_zero(self, index: int) -> None:
         if self._fold.fresh:
             self._targets[index].zero_()
         else:
@@ -190,17 +195,17 @@ class FlatModel:
             self._targets[index].add_(gradient)
 
     def _complete(self, index: int, gradient: Tensor | None) -> None:
-        """Add a large gradient, if there is one, to what waits for it or is in its place; that to the sums above."""
+        """Add a large gradient, if there is one, to the one that waits or is in its buffer; that to the sums above."""
         first = self._waiting.pop(index, self._targets[index])
         terms = [first, *([] if gradient is None else [gradient]), *(sums[index] for sums in self._above)]
         self._merger.add_up(terms, out=terms[-1] if self._above else self._targets[index])
 
 
 class FlatBuffers:
-    """A model's buffers: the float ones as views of one flat tensor per dtype, the others by themselves.
+    """A model's buffers: the float ones as views of one flat tensor per dtype, the others as they are.
 
-    Every lane starts from the step's first value. Float buffers are averaged over lanes; integer counters
-    advance once a step.
+    Every lane starts from the step's first values. Float buffers are averaged over lanes; integer counters advance once
+    per step.
     """
 
     def __init__(self, model: nn.Module, workers: int) -> None:
@@ -228,14 +233,14 @@ class FlatBuffers:
         self._first_others = [tensors[i].clone() for i in self._others]
 
     def restore(self) -> None:
-        """Go back to the step's first values."""
+        """Return to the step's first values."""
         for flat, first in zip(self.now, self.first, strict=True):
             flat.copy_(first)
         for index, first in zip(self._others, self._first_others, strict=True):
             _buffer(self._places[index]).copy_(first)
 
     def collect(self) -> None:
-        """Take in what modules put in place of our views (a buffer may be assigned, not only changed)."""
+        """Copy buffers that a module has replaced (assigned, not only changed) back into our views."""
         for index, view in self._views.items():
             module, name = self._places[index]
             if buffers_of(module)[name] is not view:
@@ -248,7 +253,7 @@ class FlatBuffers:
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def finish(self, floats: Sequence[Tensor], others: Tensor) -> None:
-        """Set the values that the next step starts from."""
+        """Set the first values of the next step."""
         for first, value in zip(self.first, floats, strict=True):
             first.copy_(value)
         sizes = [first.numel() for first in self._first_others]
@@ -270,13 +275,13 @@ class FlatBuffers:
 
 
 def _without(section: Section, indices: set[int]) -> list[slice]:
-    """Return the stretches of a section that hold none of these tensors."""
-    stretches, start = [], 0
+    """Return the parts of a section without these tensors."""
+    parts, start = [], 0
     for slot in section.slots:
         if slot.index in indices:
-            stretches.append(slice(start, slot.start))
+            parts.append(slice(start, slot.start))
             start = slot.stop
-    return [one for one in (*stretches, slice(start, section.numel)) if one.start < one.stop]
+    return [one for one in (*parts, slice(start, section.numel)) if one.start < one.stop]
 
 
 def _buffer(place: tuple[nn.Module, str]) -> Tensor:

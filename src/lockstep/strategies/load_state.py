@@ -126,7 +126,7 @@ class _Slices:
             self._state[chunk.weight][key] = torch.zeros_like(chunk.weight, dtype=value.dtype, requires_grad=False)
         first = max(0, bisect_right(chunks, slot.start, key=lambda chunk: chunk.start) - 1)
         for chunk in itertools.takewhile(lambda chunk: chunk.start < slot.stop, chunks[first:]):
-            sliced.put_state(chunk, slot.start, value.flatten(), self._state[chunk.weight][key])
+            sliced.copy_state(chunk, slot.start, value.flatten(), self._state[chunk.weight][key])
 
 
 def _put_value(place: Tensor, value: Tensor) -> None:

@@ -1,10 +1,10 @@
-"""Large gradients added to each other and to the sums above them in one go.
+"""Adds large gradients to each other and to the sums above them in one pass.
 
     lane 3 of four:    tree      (g0 + g1) + (g2 + g3)
                        memory     a sum       kept  new      block by block, in the cache:  sum + (g2 + g3)
 
-Putting g2 down first, adding g3 to it there, and that to the sum would fetch a whole set of gradients three times more,
-and write one twice more. The additions, and so the bits, are the same.
+Copying g2 first, adding g3 to it, and that to the sum would read a whole set of gradients three times more, and write
+one twice more. The additions, and so the bits, are the same.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lockstep.comm.tensors import plain
 from lockstep.comm.wire import SUM
 
 
-def untouched(like: Tensor) -> Tensor:
-    """Return zeros for sums that large gradients pass by, if none is missing: unwritten pages take no memory."""
+def lazy_zeros(like: Tensor) -> Tensor:
+    """Return zeros for sums that large gradients usually bypass: pages that are never written need no memory."""
     if not like.is_cpu:
         return torch.zeros_like(like)
     pages = mmap.mmap(-1, like.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -47,12 +47,12 @@ class Merger:
             torch.add(sum(terms[1:-1], terms[0]), terms[-1], out=out)
 
     def _by_blocks(self, terms: Sequence[Tensor], out: Tensor) -> None:
-        how, block = kernels(SUM, out.dtype), BLOCK_BYTES // out.itemsize
+        kernel, block = kernels(SUM, out.dtype), BLOCK_BYTES // out.itemsize
         if out.dtype not in self._room:
             self._room[out.dtype] = out.new_empty(block)
-        room = how.view(self._room[out.dtype])
+        room = kernel.view(self._room[out.dtype])
         with quiet():
-            for result, total, *between, last in in_blocks([how.view(one) for one in (out, *terms)], block):
+            for result, total, *between, last in in_blocks([kernel.view(one) for one in (out, *terms)], block):
                 for term in between:
-                    total = how.combine(total, term, out=room[: len(term)])
-                how.combine(total, last, out=result)
+                    total = kernel.combine(total, term, out=room[: len(term)])
+                kernel.combine(total, last, out=result)

@@ -1,4 +1,4 @@
-"""A user's optimizer on slices of flat weights: each worker keeps the state of what it updates, and no more."""
+"""A user's optimizer on slices of flat weights: each worker keeps only the state of the elements that it updates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockstep.errors import BadInput
 from lockstep.recipe import OptimizerFactory
 from lockstep.torch_compat.optimizers import begin_anew
 
-# Their update of an element depends on that element alone, so any slicing of a flat tensor gives the same bits.
+# Their update of an element depends only on that element, so any slicing of a flat tensor gives the same bits.
 ELEMENTWISE: tuple[type[Optimizer], ...] = (
     optim.SGD,
     optim.Adam,
@@ -27,7 +27,7 @@ ELEMENTWISE: tuple[type[Optimizer], ...] = (
     optim.Rprop,
 )
 CHUNK = 1 << 17
-"""Elements updated at a time: weights, gradients and state of a chunk stay in the cache between the passes."""
+"""Elements that are updated at a time: weights, gradients and state of a chunk stay in the cache between passes."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,29 @@ class Chunk:
 
 
 def make_optimizer(factory: OptimizerFactory, parameters: Sequence[nn.Parameter]) -> Optimizer:
-    """Let the user's function make the optimizer, and refuse what cannot be run in steps of lanes."""
-    made = factory(list(parameters))
-    if not isinstance(made, Optimizer):
-        raise BadInput(f"Recipe(optimizer=...) returned a {type(made).__name__}, not a torch.optim.Optimizer")
-    if isinstance(made, optim.LBFGS):
-        raise BadInput("LBFGS evaluates the loss several times in a step, which no strategy here does: use another")
+    """Return the optimizer that the user's function makes; raise if it cannot be used with lanes."""
+    optimizer = factory(list(parameters))
+    if not isinstance(optimizer, Optimizer):
+        raise BadInput(
+            f"Recipe(optimizer=...) returned a {type(optimizer).__name__}, expected a torch.optim.Optimizer: return one"
+        )
+    if isinstance(optimizer, optim.LBFGS):
+        raise BadInput(
+            "LBFGS evaluates the loss several times in a step, which strategies do not support: use another optimizer"
+        )
     known = {id(parameter) for parameter in parameters}
-    given = [parameter for group in made.param_groups for parameter in group["params"]]
+    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if {id(parameter) for parameter in given} != known:
         raise BadInput(
-            "the optimizer must update exactly the parameters it is given: freeze others by requires_grad=False"
+            "the optimizer must update exactly the parameters that it gets: freeze others with requires_grad=False"
         )
-    return made
+    return optimizer
 
 
 def group_keys(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> list[int]:
     """Return the parameter group of each parameter."""
-    found = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
-    return [found[id(parameter)] for parameter in parameters]
+    numbers = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    return [numbers[id(parameter)] for parameter in parameters]
 
 
 def why_replicated(optimizer: Optimizer) -> str:
@@ -76,9 +80,9 @@ def why_replicated(optimizer: Optimizer) -> str:
 def slice_optimizer(
     optimizer: Optimizer, groups: Sequence[int], weights: Sequence[Tensor], parts: Sequence[range]
 ) -> list[Chunk]:
-    """Point an optimizer that has done no step at this worker's slices of the flat weights, in chunks.
+    """Let an optimizer that has done no step update this worker's slices of the flat weights, in chunks.
 
-    The optimizer stays the user's own object with its groups and settings, so a schedule that holds it works on.
+    It stays the user's own object with its groups and settings, so a schedule that refers to it keeps working.
     """
     chunks: list[Chunk] = []
     members: dict[int, list[nn.Parameter]] = {number: [] for number in range(len(optimizer.param_groups))}
@@ -93,8 +97,8 @@ def slice_optimizer(
     return chunks
 
 
-def hand_over(chunks: Sequence[Chunk], section: int, part: range, gradient: Tensor) -> None:
-    """Give the chunks of one section their gradients: views of the reduced slice, nothing is copied."""
+def set_gradients(chunks: Sequence[Chunk], section: int, part: range, gradient: Tensor) -> None:
+    """Set the gradients of one section's chunks to views of the reduced slice; nothing is copied."""
     for chunk in chunks:
         if chunk.section == section:
             chunk.weight.grad = gradient[chunk.start - part.start : chunk.stop - part.start]
@@ -102,12 +106,12 @@ def hand_over(chunks: Sequence[Chunk], section: int, part: range, gradient: Tens
 
 def state_names(optimizer: Optimizer, chunks: Sequence[Chunk]) -> dict[int, dict[str, bool]]:
     """Return, per section, the names of the optimizer's state and whether each has a value per element."""
-    found: dict[int, dict[str, bool]] = {}
+    names: dict[int, dict[str, bool]] = {}
     for chunk in chunks:
         for key, value in optimizer.state.get(chunk.weight, {}).items():
             if isinstance(value, Tensor):
-                found.setdefault(chunk.section, {})[key] = value.numel() == chunk.weight.numel() and value.dim() > 0
-    return found
+                names.setdefault(chunk.section, {})[key] = value.numel() == chunk.weight.numel() and value.dim() > 0
+    return names
 
 
 def state_runs(optimizer: Optimizer, chunks: Sequence[Chunk], section: int, key: str) -> list[tuple[int, Tensor]]:
@@ -115,15 +119,15 @@ def state_runs(optimizer: Optimizer, chunks: Sequence[Chunk], section: int, key:
     return [(c.start, optimizer.state[c.weight][key].flatten()) for c in chunks if c.section == section]
 
 
-def put_state(chunk: Chunk, first: int, flat: Tensor, held: Tensor) -> None:
+def copy_state(chunk: Chunk, first: int, flat: Tensor, state: Tensor) -> None:
     """Copy the elements of a tensor, which begins at element `first` of the section, into a chunk's state."""
     start, stop = max(chunk.start, first), min(chunk.stop, first + flat.numel())
     if start < stop:
-        held[start - chunk.start : stop - chunk.start].copy_(flat[start - first : stop - first])
+        state[start - chunk.start : stop - chunk.start].copy_(flat[start - first : stop - first])
 
 
 def scalar_state(optimizer: Optimizer, chunks: Sequence[Chunk], section: int, key: str) -> Tensor:
-    """Return a state that is one number for the whole section, e.g. the step count."""
+    """Return a state that is one number for the whole section, such as the step count."""
     value = next(optimizer.state[chunk.weight][key] for chunk in chunks if chunk.section == section)
     assert isinstance(value, torch.Tensor)
     return value

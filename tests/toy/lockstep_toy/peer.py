@@ -31,7 +31,7 @@ def train(run: PeerRun) -> None:
         run.clock.lap("forward")
         backward(loss)
         run.clock.lap("backward")
-        timer.book(run.clock)
+        timer.divide(run.clock)
         optimizer.step()
         optimizer.zero_grad()
         run.clock.lap("optimizer")

@@ -162,5 +162,5 @@ def test_the_recipe_takes_it(tmp_path: Path) -> None:
     assert len(recipe.dataset()) == ROWS
     assert len(recipe.eval_dataset()) == 5
     assert len(load("cifar100").dataset()) == 3200
-    with pytest.raises(BadInput, match=r"mlp takes no --data: its recipe\(\) has no parameter `data`"):
+    with pytest.raises(BadInput, match=r"mlp does not accept --data: its recipe\(\) has no parameter `data`"):
         load("mlp", "somewhere")

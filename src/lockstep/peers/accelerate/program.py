@@ -55,7 +55,7 @@ def _loop(run: PeerRun, accelerator: Accelerator, prepared: tuple[Any, Any, Any]
                 accelerator.backward(loss)
                 run.clock.lap("backward")
                 if timer is not None and accelerator.sync_gradients:
-                    timer.book(run.clock)
+                    timer.divide(run.clock)
                 if run.recipe.clip is not None and accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(model.parameters(), run.recipe.clip)
                 optimizer.step()

@@ -68,7 +68,7 @@ class Watch(lightning.Callback):
     def on_before_optimizer_step(self, *_: Any) -> None:
         """Divide the backward that reduced over the ranks."""
         if self._timer is not None:
-            self._timer.book(self._run.clock)
+            self._timer.divide(self._run.clock)
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule, *_: Any) -> None:
         """Note the step, if this batch ended one."""

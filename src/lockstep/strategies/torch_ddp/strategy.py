@@ -37,13 +37,13 @@ def best_settings() -> dict[str, Any]:
 class TorchDDP(Strategy):
     """Gradients as views of the buckets; lanes before the last are accumulated without communication.
 
-    DDP divides the sum of the ranks' gradients by their number. What is wanted is the sum over all lanes
-    divided by the global weight:
+    DDP divides the sum of the ranks' gradients by their number. The correct gradient is the sum over all lanes divided
+    by the global weight:
 
-    - a loss that is a mean weighs its samples, and the global count is known before backward: each lane's
-      loss is scaled by `ranks * samples / global samples`, and no extra pass over the gradients is needed;
-    - a loss that brings its own weight is known only after forward: the weights are summed over the ranks
-      after backward (one number), and the gradients scaled once.
+    - a mean loss is weighted by samples, and their global number is known before backward: each lane's loss is scaled
+      by `ranks * samples / global samples`, and no extra pass over the gradients is needed;
+    - a loss with its own weight is known only after forward: the weights are summed over the ranks after backward (one
+      number), and the gradients are scaled once.
     """
 
     def __init__(self, mesh: Mesh, training: Training) -> None:
@@ -65,13 +65,13 @@ class TorchDDP(Strategy):
         return self._optimizer
 
     def how(self) -> How:
-        """Say what PyTorch does."""
+        """Return how PyTorch exchanges gradients and updates weights."""
         return How(
             exchange=f"torch DDP over {self.world.backend}", optimizer="replicated: every worker updates its own copy"
         )
 
     def step(self, batch: Batch, clock: Clock) -> StepStats:
-        """Accumulate this rank's lanes; the last one's backward also reduces over the ranks."""
+        """Accumulate this rank's lanes; the backward of the last one also reduces over the ranks."""
         total, weight, by_samples = 0.0, 0.0, True
         for position, lane in enumerate(batch.lanes):
             last = position == len(batch.lanes) - 1
@@ -81,7 +81,7 @@ class TorchDDP(Strategy):
                 total, weight, by_samples = total + loss.value, weight + loss.weight, loss.by_samples
                 backward(loss.total * (self.mesh.replicas / batch.samples) if by_samples else loss.total)
                 clock.lap("backward")
-        self._timer.book(clock)
+        self._timer.divide(clock)
         if not by_samples:
             scale_gradients(self.module, self.mesh.replicas / self._global(weight))
             clock.lap("exchange")
@@ -96,25 +96,25 @@ class TorchDDP(Strategy):
         return StepStats.of(batch.step, mean, weight, clock=clock, sent=self._timer.sent)
 
     def prepare_evaluation(self) -> None:
-        """Give every rank rank 0's buffers, as DDP itself does before each training forward."""
+        """Broadcast rank 0's buffers, as DDP itself does before each training forward."""
         for buffer in self.module.buffers():
             dist.broadcast(buffer, src=0)
 
     def tuned(self) -> list[Tuned]:
-        """Return this rank's optimizer, and what of its groups is trained."""
+        """Return this rank's optimizer with the names of the trained parameters of each group."""
         names = {id(p): name for name, p in self.module.named_parameters() if p.requires_grad}
         groups = [group["params"] for group in self._optimizer.param_groups]
         members = [[names[id(p)] for p in group if id(p) in names] for group in groups]
         return [Tuned(self._optimizer, self._schedule, members, dict(self.module.named_parameters()))]
 
     def load(self, pieces: Iterable[tuple[str, Tensor]]) -> None:
-        """Put a whole state into this rank's own copy."""
+        """Load a whole state into this rank's copy."""
         load_plain(self.module, self._optimizer, pieces)
 
     def _forward(self, lane: LaneBatch, step: int) -> LaneLoss:
         if lane.samples:
             return self.lane_loss(self._ddp, lane, step)
-        # see [Note: filler]: in evaluation mode, so that its statistics enter no buffer either
+        # See [Note: filler]: in evaluation mode, so that its statistics change no buffer either.
         with without_samples(self.module):
             loss = self.lane_loss(self._ddp, lane, step)
         return loss._replace(total=loss.total * 0.0, weight=0.0, value=0.0)
