@@ -10,5 +10,6 @@
     profiler        memory over time
 
 The rest of lockstep imports these names and no private name of torch; tests/unit/test_torch_compat.py checks that.
-What has no version in its docstring is the same in all versions that are known to work. Importing this package does not import torch: the command line must answer without it.
+What has no version in its docstring is the same in all versions that are known to work. Importing this package does not
+import torch: the command line must answer without it.
 """
