@@ -72,7 +72,7 @@ def test_a_recipe_that_another_one_imported_is_the_same_file(tmp_path: Path, mon
     assert load(str(tmp_path / "first_recipe.py")).name == "first_recipe"
     other = tmp_path / "json.py"
     other.write_text(Path(TINY).read_text())
-    with pytest.raises(BadInput, match="has the name of the module 'json', which it would hide: rename the file"):
+    with pytest.raises(BadInput, match="has the same name as the module 'json' and would hide it: rename the file"):
         load(str(other))
 
 
