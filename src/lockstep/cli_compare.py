@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import shlex
 import sys
 import time
@@ -140,21 +139,23 @@ def _workers(text: str) -> list[int]:
 def _show(plan: ComparisonPlan, ran: Ran, folder: Path, *, json: bool, per_rank: bool, tensorboard: bool) -> Comparison:
     """Judge, write the report's files, and print."""
     from lockstep.report.compare import heading, judge
-    from lockstep.report.files import write_all
+    from lockstep.report.files import json_text, write_all
+    from lockstep.report.wording import Setting, written
 
-    settings = {"command": plan.command, "repeats": plan.repeats, "order": "interleaved, shuffled in every repeat"}
+    settings: dict[str, Setting] = {"command": plan.command, "repeats": plan.repeats}
+    settings["order"] = "interleaved, shuffled in every repeat"
     if ran.stopped:
         settings["stopped"] = ran.stopped
-    found = judge(heading(plan.title, ran.ways), ran.ways, settings=settings)
-    made = write_all(found, folder, tensorboard=tensorboard)
+    comparison = judge(heading(plan.title, ran.ways), ran.ways, settings=settings)
+    made = write_all(comparison, folder, tensorboard=tensorboard)
     if json:
-        typer.echo(jsonlib.dumps({"out": str(folder), **found.as_json()}, indent=1))
-        return found
+        typer.echo(json_text({"out": written(folder), **comparison.as_json()}, indent=1), nl=False)
+        return comparison
     from lockstep.report.render import console
     from lockstep.report.terminal import show
 
-    show(found, console(), per_rank=per_rank)
+    show(comparison, console(), per_rank=per_rank)
     if ran.stopped and not ran.interrupted:
         typer.echo(f"fewer repeats than {plan.repeats} of some: {ran.stopped}")
-    typer.echo(f"report: {made[0]}")
-    return found
+    typer.echo(f"report: {written(made[0])}")
+    return comparison

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import time
 from pathlib import Path
 from typing import Annotated
@@ -22,19 +21,20 @@ def report(
     json: Json = False,
 ) -> None:
     """Put earlier runs side by side: a table here, and a page, Markdown, JSON and a trace in a folder."""
-    from lockstep.report.files import write_all
+    from lockstep.report.files import json_text, write_all
     from lockstep.report.gather import gather
+    from lockstep.report.wording import written
 
     comparison = gather(runs)
     made = write_all(comparison, _folder(runs, out), tensorboard=tensorboard)
     if json:
-        typer.echo(jsonlib.dumps({"out": str(made[0].parent), **comparison.as_json()}, indent=1))
+        typer.echo(json_text({"out": written(made[0].parent), **comparison.as_json()}, indent=1), nl=False)
         return
     from lockstep.report.render import console
     from lockstep.report.terminal import show
 
     show(comparison, console())
-    typer.echo(f"report: {made[0]}")
+    typer.echo(f"report: {written(made[0])}")
 
 
 def _folder(runs: list[Path], out: Path | None) -> Path:

@@ -60,12 +60,12 @@ def turns(plan: ComparisonPlan) -> list[tuple[int, Way]]:
     A noisy minute then hurts all ways alike, and none always follows the same neighbour. The order is a function of
     the plan, so that a comparison that is resumed goes on where it was.
     """
-    found = []
+    runs = []
     for repeat in range(1, plan.repeats + 1):
         order = list(plan.ways)
         random.Random(f"order of repeat {repeat}").shuffle(order)  # noqa: S311 - not for secrets
-        found += [(repeat, way) for way in order]
-    return found
+        runs += [(repeat, way) for way in order]
+    return runs
 
 
 def fits(limit: float | None, elapsed: float, own: Sequence[float], all_runs: Sequence[float]) -> bool:

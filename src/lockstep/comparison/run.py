@@ -54,7 +54,7 @@ def run_all(plan: ComparisonPlan, out: Path, display: Display) -> Ran:
     """
     every = {way.name: Progress(way) for way in plan.ways}
     began = time.monotonic()
-    found = Ran(ways=[])
+    ran = Ran(ways=[])
     with display:
         try:
             for number, (repeat, way) in enumerate(turns(plan)):
@@ -62,18 +62,18 @@ def run_all(plan: ComparisonPlan, out: Path, display: Display) -> Ran:
                     continue
                 lengths = [seconds for one in every.values() for seconds in one.seconds]
                 if not fits(plan.time_limit, time.monotonic() - began, every[way.name].seconds, lengths):
-                    found.stopped = f"the time limit of {plan.time_limit:g} s"
+                    ran.stopped = f"the time limit of {plan.time_limit:g} s"
                     continue
                 display.begin(way, repeat, number, out / way.folder(repeat))
                 _run(every[way.name], repeat, out / way.folder(repeat), display)
         except (KeyboardInterrupt, SystemExit):
-            found.interrupted, found.stopped = True, "interrupted"
+            ran.interrupted, ran.stopped = True, "interrupted"
     refused = [one.refused for one in every.values() if one.refused is not None]
     if len(refused) == len(every) and not any(one.runs for one in every.values()):
         shutil.rmtree(out)  # nothing ran, so nothing is in it
         raise BadInput(_refusal(zip(every, refused, strict=True))) from refused[0]
-    found.ways = [_measured(one, found.stopped) for one in every.values()]
-    return found
+    ran.ways = [_measured(one, ran.stopped) for one in every.values()]
+    return ran
 
 
 def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> None:

@@ -18,17 +18,17 @@ def recommend(rows: Sequence[Row]) -> tuple[str, ...]:
         return ()
     fastest = min(ran, key=lambda row: row.step_seconds or math.inf)
     equals = [row for row in ran if row is not fastest and _overlap(fastest, row)]
-    found = [_tie(fastest, equals) if equals else _winner(fastest, ran)]
-    if found_lean := _leanest(fastest, ran):
-        found.append(found_lean)
+    sentences = [_tie(fastest, equals) if equals else _winner(fastest, ran)]
+    if lean := _leanest(fastest, ran):
+        sentences.append(lean)
     unfit = [row.name for row in rows if row.why_not.startswith("does not fit")]
     if unfit:
-        found.append(f"{_list(unfit)} did not fit into memory.")
+        sentences.append(f"{_list(unfit)} did not fit into memory.")
     if all(row.repeats == 1 for row in ran):
-        found.append(
+        sentences.append(
             "One repeat each: the spread is that of the steps; --repeats 3 would show the machine's noise too."
         )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def _winner(fastest: Row, ran: Sequence[Row]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lockstep.errors import BadInput
 from lockstep.report.consistency import check_finished, rank_files
+from lockstep.report.wording import written
 from lockstep.train.records import AGAIN
 from lockstep.train.resume import attempts
 from lockstep.train.schema.fingerprints_jsonl import FingerprintLine, read_fingerprints
@@ -105,7 +106,7 @@ def why_unfinished(run: Run) -> str:
     """Return why a run that is not finished is not."""
     if isinstance(run.result, Failed):
         return run.result.why
-    return f"it has not ended, or was killed: {run.folder} has no {RESULT}"
+    return f"it has not ended, or was killed: {written(run.folder)} has no {RESULT}"
 
 
 def spans(run: Run) -> tuple[Span, ...]:

@@ -50,7 +50,7 @@ class RankColumn:
 def columns(rows: Sequence[Row]) -> list[Column]:
     """Return the columns after the strategy's name; metrics have one each, and what no row has is left out."""
     measure = _measure(rows)
-    found = [
+    every = [
         Column(heading="workers", text=lambda row: str(row.workers), order=1),
         Column(heading="threads each", narrow="threads", text=lambda row: str(row.threads or NONE), order=10),
         Column(heading="batch, all / worker", narrow="batch:\nall / worker", text=_batch, order=14),
@@ -91,7 +91,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         ),
     ]
     ran = [row for row in rows if row.repeats]
-    return [column for column in found if any(column.text(row) != NONE for row in ran)]
+    return [column for column in every if any(column.text(row) != NONE for row in ran)]
 
 
 def rank_columns(rows: Sequence[Row]) -> list[RankColumn]:
@@ -145,8 +145,8 @@ def _step(row: Row) -> str:
     return f"{duration(row.step_seconds)} ±{(high - low) / 2 / row.step_seconds:.0%}"
 
 
-def _loss(found: float | None) -> str:
-    return NONE if found is None else f"{found:.4f}"
+def _loss(loss: float | None) -> str:
+    return NONE if loss is None else f"{loss:.4f}"
 
 
 def _metric(name: str) -> Callable[[Row], str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from lockstep.report import parity, why
 from lockstep.report.advice import recommend
@@ -12,7 +11,7 @@ from lockstep.report.collect import FinishedRun
 from lockstep.report.notes import notes
 from lockstep.report.rows import Row, summarise
 from lockstep.report.units import plural
-from lockstep.report.wording import trained
+from lockstep.report.wording import Setting, trained, written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +40,9 @@ class Comparison:
     """One for each way, in the order asked for."""
     recommendation: tuple[str, ...] = ()
     """What to use, and by how much it is better: a sentence each."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
     """What all rows share: recipe, batch, lanes, threads, seed, steps, repeats, launcher and so on."""
-    versions: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str | None] = field(default_factory=dict)
     """Of what the bits and the times depend on."""
     hosts: tuple[str, ...] = ()
     """Where the ranks ran."""
@@ -52,17 +51,17 @@ class Comparison:
     runs: Mapping[str, Sequence[FinishedRun]] = field(default_factory=dict)
     """The finished runs by row name."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values, with the runs as their folders."""
+    def as_json(self) -> dict[str, object]:
+        """Return what comparison.json holds, with the runs as their folders."""
         return {
             "title": self.title,
             "recommendation": list(self.recommendation),
             "rows": [row.as_json() for row in self.rows],
-            "curve": [asdict(point) for point in self.curve],
+            "curve": list(self.curve),
             "settings": dict(self.settings),
             "versions": dict(self.versions),
             "hosts": list(self.hosts),
-            "runs": {name: [str(run.folder) for run in runs] for name, runs in self.runs.items()},
+            "runs": {name: [written(run.folder) for run in runs] for name, runs in self.runs.items()},
         }
 
 
@@ -96,7 +95,7 @@ def heading(asked: str, ways: Sequence[Measured]) -> str:
     return f"{what}, {plural(setup.plan.steps, 'step')}, {often}"
 
 
-def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Any] | None = None) -> Comparison:
+def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Setting] | None = None) -> Comparison:
     """Put the ways side by side: figures, speed-up, parity, reasons, notes and a recommendation."""
     rows = with_speed_up([_row(way) for way in ways])
     runs = {way.name: tuple(way.runs) for way in ways if way.runs}
@@ -120,7 +119,7 @@ def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Any] |
     )
 
 
-def shared_settings(run: FinishedRun) -> dict[str, Any]:
+def shared_settings(run: FinishedRun) -> dict[str, Setting]:
     """Return what all rows of a comparison share, from one of its runs."""
     setup = run.setup
     return {

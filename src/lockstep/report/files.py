@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from lockstep.report import tensorboard as events
 from lockstep.report.charts import times
@@ -30,24 +30,16 @@ def write_all(comparison: Comparison, folder: Path, tensorboard: bool = False) -
     contents = {
         PAGE: page(comparison),
         "comparison.md": markdown(comparison),
-        "comparison.json": _json(comparison.as_json(), indent=1),
+        "comparison.json": json_text(comparison.as_json(), indent=1),
         "comparison.svg": times.alone(comparison.title, comparison.rows),
-        "trace.json": _json(trace(comparison)),
+        "trace.json": json_text(trace(comparison), indent=-1),
     }
     for name, text in contents.items():
-        write_bytes(folder / name, [text.encode()])
+        write_bytes(folder / name, [text.encode(errors="backslashreplace")])  # names of files may not be Unicode text
     made = [folder / name for name in contents]
     return made + events.write(comparison, folder / "tensorboard") if tensorboard else made
 
 
-def _json(content: Any, indent: int | None = None) -> str:
-    return json.dumps(_finite(content), indent=indent, allow_nan=False) + "\n"
-
-
-def _finite(content: Any) -> Any:
-    """Return the same with None for what JSON cannot say: a loss that is not a number."""
-    if isinstance(content, dict):
-        return {str(name): _finite(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+def json_text(content: object, indent: int = 0) -> str:
+    """Return JSON; a number that JSON cannot say, a loss that is not finite, is null."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=indent).decode() + "\n"

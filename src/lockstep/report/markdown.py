@@ -54,8 +54,8 @@ def _table(comparison: Comparison) -> str:
 
 
 def _stars(comparison: Comparison) -> str:
-    found = sorted({row.depends_on_workers for row in comparison.rows if row.depends_on_workers})
-    return f"\\* {_plain(', '.join(found))}: depends on the number of workers." if found else ""
+    coupled = sorted({row.depends_on_workers for row in comparison.rows if row.depends_on_workers})
+    return f"\\* {_plain(', '.join(coupled))}: depends on the number of workers." if coupled else ""
 
 
 def _reasons(row: Row) -> list[str]:

@@ -11,7 +11,9 @@ from lockstep.report.collect import FinishedRun
 from lockstep.report.parity import promises_bits, unsteady
 from lockstep.report.rows import Row
 from lockstep.report.units import size
+from lockstep.report.wording import written
 from lockstep.train.checkpoint_header import BITS_DEPEND_ON
+from lockstep.train.schema.result_json import NAME as RESULT
 
 OUTLIER = 1.5
 """A repeat that took so many times the median of the others is marked."""
@@ -59,7 +61,7 @@ def reason(text: str, folder: Path | None = None) -> str:
     """Put how a run failed into one line: where, and what was raised last; `folder` is where all of it stands."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["no reason was given"]
     first, last = lines[0].removesuffix(":"), lines[-1]
-    more = f" (traceback in {folder.name}/result.json)" if folder and "Traceback" in text else ""
+    more = f" (traceback in {written(Path(folder.name))}/{RESULT})" if folder and "Traceback" in text else ""
     if any(word in text for word in MEMORY_WORDS):
         asked = ASKED.search(last)
         what = f"asking for {_amount(asked[1])}" if asked else last

@@ -26,13 +26,13 @@ def console() -> Console:
     return plain if plain.is_terminal else Console(width=WIDTH)
 
 
-def figures(title: str, found: Sequence[Figure]) -> Table:
+def figures(title: str, measured: Sequence[Figure]) -> Table:
     """Return the table of a benchmark whose rows are ratios."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("ours / theirs")
     for heading in ("ours", "theirs", "ratio", "goal"):
         table.add_column(heading, justify="right")
-    for figure in found:
+    for figure in measured:
         sides = [
             f"{middle:.2f} s ({low:.2f} to {high:.2f})"
             for middle, (low, high) in ((figure.ours, figure.ours_spread), (figure.theirs, figure.theirs_spread))

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from lockstep.report.collect import FinishedRun
 from lockstep.train.schema.result_json import RankResult
@@ -124,8 +123,8 @@ class Row:
         """Bytes of all ranks."""
         return sum(self.peak_memory)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
+    def as_json(self) -> dict[str, object]:
+        """Return what comparison.json holds of it."""
         return asdict(self) | {"largest_memory": self.largest_memory, "total_memory": self.total_memory}
 
 

@@ -29,18 +29,18 @@ GAP = 2
 """Blanks between columns."""
 
 
-def show(found: Comparison, screen: Console, *, per_rank: bool = False) -> None:
+def show(comparison: Comparison, screen: Console, *, per_rank: bool = False) -> None:
     """Print a comparison."""
-    for line in lines(found, screen.width, per_rank=per_rank):
+    for line in lines(comparison, screen.width, per_rank=per_rank):
         screen.print(line)
 
 
-def lines(found: Comparison, width: int, *, per_rank: bool = False) -> Iterator[RenderableType]:
+def lines(comparison: Comparison, width: int, *, per_rank: bool = False) -> Iterator[RenderableType]:
     """Yield what to print, from the top."""
-    for sentence in found.recommendation:
+    for sentence in comparison.recommendation:
         yield Text(sentence, style="bold")
-    yield table(found, width)
-    ran = [row for row in found.rows if row.repeats]
+    yield table(comparison, width)
+    ran = [row for row in comparison.rows if row.repeats]
     if any(row.parts for row in ran):
         yield step_table(ran)
     if per_rank:
@@ -48,14 +48,14 @@ def lines(found: Comparison, width: int, *, per_rank: bool = False) -> Iterator[
     yield from _named("why", ((row.name, row.why) for row in ran))
     yield from _named("parity", ((row.name, row.parity) for row in ran if row.parity not in (SAME, FIRST)))
     yield from _named("note", ((row.name, note) for row in ran for note in row.notes))
-    not_run = ((row.name, row.why_not) for row in found.rows if not row.repeats)
-    yield from _named("did not run", shared(not_run, len(found.rows)))
+    not_run = ((row.name, row.why_not) for row in comparison.rows if not row.repeats)
+    yield from _named("did not run", shared(not_run, len(comparison.rows)))
 
 
-def table(found: Comparison, width: int) -> Table:
+def table(comparison: Comparison, width: int) -> Table:
     """Return the table of a comparison, as wide as there is room."""
-    rows = found.rows
-    made = _plain(found.title)
+    rows = comparison.rows
+    made = _plain(comparison.title)
     made.add_column("strategy", no_wrap=True)
     chosen = fitting(columns(rows), rows, width - max(len(row.name) for row in rows) - GAP - 1)
     for column in chosen:

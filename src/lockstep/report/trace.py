@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from lockstep.report.collect import Run, Span, spans
 
@@ -25,59 +27,88 @@ STRIDE = 10_000
 """Between the numbers of two processes: more than a run has ranks."""
 
 
-def trace(comparison: Comparison) -> dict[str, Any]:
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="ph"):
+    """Any event of the format."""
+
+    name: str
+    pid: int
+    tid: int
+
+
+class Complete(Event, frozen=True, kw_only=True, tag="X"):
+    """A stretch of time; in microseconds."""
+
+    cat: str = "step"
+    ts: float
+    dur: float
+    args: dict[str, int]
+
+
+class Metadata(Event, frozen=True, kw_only=True, tag="M"):
+    """The name or the place of a process or thread."""
+
+    args: dict[str, str | int]
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The whole file."""
+
+    display_time_unit: str = "ms"
+    trace_events: list[Complete | Metadata]
+    other_data: dict[str, str]
+
+
+def trace(comparison: Comparison) -> Trace:
     """Return the trace of every run that recorded spans, each from its own time zero."""
-    events: list[dict[str, Any]] = []
+    events: list[Complete | Metadata] = []
     process = 0
     for name, runs in comparison.runs.items():
         for repeat, run in enumerate(runs, start=1):
             process += STRIDE
             label = f"{name}, run {repeat}" if len(runs) > 1 else name
             events += _events(process, label, run)
-    return {"displayTimeUnit": "ms", "traceEvents": events, "otherData": {"title": comparison.title}}
+    return Trace(trace_events=events, other_data={"title": comparison.title})
 
 
-def _events(process: int, label: str, run: Run) -> list[dict[str, Any]]:
-    found = spans(run)
-    if not found:
+def _events(process: int, label: str, run: Run) -> list[Complete | Metadata]:
+    recorded = spans(run)
+    if not recorded:
         return []
-    zero = min(span.start for span in found)
-    made = [
+    zero = min(span.start for span in recorded)
+    events: list[Complete | Metadata] = [
         _about("process_name", process, process, name=label),
         _about("process_sort_index", process, process, sort_index=process),
     ]
-    for rank in sorted({span.rank for span in found}):
+    for rank in sorted({span.rank for span in recorded}):
         host = run.hosts[rank] if rank < len(run.hosts) else ""
         thread = process + rank
-        made.append(_about("thread_name", process, thread, name=f"rank {rank}{f' on {host}' if host else ''}"))
-        made.append(_about("thread_sort_index", process, thread, sort_index=rank))
-        made += _strip(process, thread, zero, sorted(_of(rank, found), key=lambda span: span.start))
-    return made
+        events.append(_about("thread_name", process, thread, name=f"rank {rank}{f' on {host}' if host else ''}"))
+        events.append(_about("thread_sort_index", process, thread, sort_index=rank))
+        events += _strip(process, thread, zero, sorted(_of(rank, recorded), key=lambda span: span.start))
+    return events
 
 
-def _of(rank: int, found: Sequence[Span]) -> list[Span]:
-    return [span for span in found if span.rank == rank]
+def _of(rank: int, recorded: Sequence[Span]) -> list[Span]:
+    return [span for span in recorded if span.rank == rank]
 
 
-def _strip(process: int, thread: int, zero: float, found: Sequence[Span]) -> list[dict[str, Any]]:
+def _strip(process: int, thread: int, zero: float, own: Sequence[Span]) -> list[Complete]:
     """Return the events of one rank, in time order; seconds since 1970 are only good to a quarter of a microsecond."""
-    starts = [round((span.start - zero) * 1e9) for span in found]
-    ends = [start + round(span.seconds * 1e9) for start, span in zip(starts, found, strict=True)]
+    starts = [round((span.start - zero) * 1e9) for span in own]
+    ends = [start + round(span.seconds * 1e9) for start, span in zip(starts, own, strict=True)]
     ends = [min(end, after) for end, (_, after) in zip(ends, pairwise([*starts, ends[-1]]), strict=True)]
     return [
-        {
-            "ph": "X",
-            "name": span.name,
-            "cat": "step",
-            "pid": process,
-            "tid": thread,
-            "ts": start / 1000,
-            "dur": (end - start) / 1000,
-            "args": {"step": span.step},
-        }
-        for span, start, end in zip(found, starts, ends, strict=True)
+        Complete(
+            name=span.name,
+            pid=process,
+            tid=thread,
+            ts=start / 1000,
+            dur=(end - start) / 1000,
+            args={"step": span.step},
+        )
+        for span, start, end in zip(own, starts, ends, strict=True)
     ]
 
 
-def _about(kind: str, process: int, thread: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": args}
+def _about(kind: str, process: int, thread: int, **args: str | int) -> Metadata:
+    return Metadata(name=kind, pid=process, tid=thread, args=args)

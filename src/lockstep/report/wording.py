@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lockstep.report.units import plural
 
 if TYPE_CHECKING:
     from lockstep.report.compare import Comparison
 
+Setting = str | int | float | bool | None
+"""What a setting of a comparison can be."""
 COMMAND = "command"
 """The setting that is shown as a line to type."""
 
@@ -19,26 +22,25 @@ def label(name: str) -> str:
     return str(name).replace("_", " ")
 
 
-def value(found: Any) -> str:
+def value(setting: Setting) -> str:
     """Return a setting's value as shown."""
-    if isinstance(found, bool):
-        return "yes" if found else "no"
-    if isinstance(found, Mapping):
-        return ", ".join(f"{label(name)} {value(inner)}" for name, inner in found.items())
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        return ", ".join(value(inner) for inner in found)
-    return str(found)
+    return {True: "yes", False: "no"}[setting] if isinstance(setting, bool) else str(setting)
+
+
+def written(path: Path) -> str:
+    """Return a path as Unicode text, whatever bytes its name has."""
+    return str(path).encode(errors="backslashreplace").decode()
 
 
 def groups(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
     """Return what is needed to repeat a comparison, but for the command: labels and values by heading."""
-    tables: dict[str, Mapping[str, Any]] = {
-        "Settings": {name: found for name, found in comparison.settings.items() if name != COMMAND},
+    tables: dict[str, Mapping[str, Setting]] = {
+        "Settings": {name: setting for name, setting in comparison.settings.items() if name != COMMAND},
         "Versions": comparison.versions,
         "Hosts": {str(place): host for place, host in enumerate(comparison.hosts, start=1)},
     }
     shown = {
-        heading: [(label(name), value(found)) for name, found in table.items() if found not in (None, "", [], {}, ())]
+        heading: [(label(name), value(setting)) for name, setting in table.items() if setting not in (None, "")]
         for heading, table in tables.items()
     }
     return {heading: lines for heading, lines in shown.items() if lines}

@@ -142,5 +142,5 @@ def put_aside(folder: Path) -> None:
 
 def attempts(folder: Path) -> list[Path]:
     """Return the folders of the attempts before the last, in order."""
-    found = [path for path in folder.glob("attempt-*") if path.name.removeprefix("attempt-").isdigit()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("attempt-")))
+    earlier = [path for path in folder.glob("attempt-*") if path.name.removeprefix("attempt-").isdigit()]
+    return sorted(earlier, key=lambda path: int(path.name.removeprefix("attempt-")))

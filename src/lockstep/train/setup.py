@@ -15,7 +15,7 @@ from lockstep.errors import BadInput
 from lockstep.recipe import Plan, Recipe
 from lockstep.train.records import write_document
 from lockstep.train.schema.refusal import validation_words
-from lockstep.train.schema.run_json import NAME, RecipeFacts, Resumption, Setup, StepCount
+from lockstep.train.schema.run_json import NAME, RecipeFacts, Resumption, Setup, StepCount, wrong_count
 from lockstep.train.spec import RunSpec, source_of, versions
 from lockstep.world.resources import usable_cpus
 
@@ -39,6 +39,8 @@ def write_setup(folder: Path, spec: RunSpec, recipe: Recipe, plan: Plan, resumed
         created=time.time(),
         resumed=tuple(resumed),
     )
+    if wrong := wrong_count(spec):
+        raise BadInput(f"these settings cannot be used: {wrong}")
     try:
         write_document(folder / NAME, setup)
     except msgspec.ValidationError as error:

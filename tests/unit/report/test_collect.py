@@ -106,6 +106,11 @@ def test_settings_of_another_version_are_refused(folder: Path) -> None:
     change(folder / "run.json", spec={**spec, "turbo": True})
     with pytest.raises(BadInput, match=r"run\.json: spec, turbo is unknown to this version"):
         read_run(folder)
+    path = folder / "run.json"
+    path.write_bytes(path.read_bytes().replace(b'"turbo"', b'"turb\xff"'))
+    with pytest.raises(BadInput, match=r"run\.json: it is not UTF-8 text"):
+        read_run(folder)
+    path.write_bytes(path.read_bytes().replace(b'"turb\xff"', b'"turbo"'))
     change(folder / "run.json", spec={**spec, "workers": 0})
     with pytest.raises(BadInput, match=r"run\.json: spec, workers is 0, expected a whole number from 1 to 1048576"):
         read_run(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,20 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
     assert done.code == 0, done.text
     assert [row["name"] for row in json.loads(done.out)["rows"]] == ["single", "ddp"]
     assert (tmp_path / "new" / "report.html").is_file()
+
+
+def test_a_folder_whose_name_is_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = os.fsdecode(b"all-\xff")
+    make_run(tmp_path / name / "single-1", strategy="single", workers=1)
+    (tmp_path / name / "ddp-1").mkdir()
+    write_document(tmp_path / name / "ddp-1" / "run.json", setup("ddp", 2))
+    for extra in ([], ["--json"]):
+        done = inside(["report", name, *extra], tmp_path, monkeypatch, capfd)
+        assert done.code == 0, done.text
+        assert "all-\\udcff" in (json.loads(done.out)["out"] if extra else done.out)
+    assert "all-\\udcff/ddp-1 has no result.json" in (tmp_path / name / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

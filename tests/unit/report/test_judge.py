@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from lockstep.report.compare import heading, judge
+from lockstep.report.files import json_text
 from lockstep.report.notes import LEANER, STEADIER, reason
 from lockstep.report.rows import summarise
 from tests.unit.report.causes import compared, parts, run, way
@@ -148,7 +149,7 @@ def test_reasons_on_one_line(text: str, line: str) -> None:
 def test_plain_values_for_json() -> None:
     import json
 
-    found = json.loads(json.dumps(compared(SINGLE, FAST).as_json()))
+    found = json.loads(json_text(compared(SINGLE, FAST).as_json()))
     assert found["rows"][1]["total_memory"] == 400 << 20
     assert found["settings"]["global_batch"] == 64
     assert found["runs"]["ddp"] == ["ddp"]

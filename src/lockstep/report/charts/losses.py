@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,8 @@ from lockstep.report.collect import Run
 from lockstep.report.rows import Row
 
 HEIGHT = 340.0
+LARGEST = 1e300
+"""A loss beyond it is not drawn: the axis could not be divided any more."""
 POINTS = 240
 """More than a screen shows is not drawn."""
 TABLE = 8
@@ -23,7 +24,7 @@ STRIPE = 9.0
 def chart(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> Chart | None:
     """Return the chart of losses: the first finished run of each row."""
     curves = {row.name: runs[row.name][0].losses for row in rows if runs.get(row.name)}
-    curves = {name: losses for name, losses in curves.items() if any(map(math.isfinite, losses))}
+    curves = {name: losses for name, losses in curves.items() if any(map(_drawn, losses))}
     if not curves:
         return None
     colours = series(rows)
@@ -63,13 +64,13 @@ def styles(curves: Mapping[str, Sequence[float]]) -> dict[str, Style]:
     equal: dict[tuple[str, ...], list[str]] = {}
     for name, losses in curves.items():
         equal.setdefault(_told(losses), []).append(name)
-    found: dict[str, Style] = {}
+    striped: dict[str, Style] = {}
     for names in (names for names in equal.values() if len(names) > 1):
         for place, name in enumerate(names):
-            found[name] = Style(4.0, f"{STRIPE} {STRIPE * (len(names) - 1)}", -STRIPE * place)
-    alone = [name for name in curves if name not in found]
-    first = 1 if found else 0  # a whole line would hide the stripes
-    return found | {name: Style(2.0, DASHES[place % len(DASHES)]) for place, name in enumerate(alone, start=first)}
+            striped[name] = Style(4.0, f"{STRIPE} {STRIPE * (len(names) - 1)}", -STRIPE * place)
+    alone = [name for name in curves if name not in striped]
+    first = 1 if striped else 0  # a whole line would hide the stripes
+    return striped | {name: Style(2.0, DASHES[place % len(DASHES)]) for place, name in enumerate(alone, start=first)}
 
 
 def _told(losses: Sequence[float]) -> tuple[str, ...]:
@@ -94,10 +95,14 @@ def _words(curves: Mapping[str, Sequence[float]]) -> str:
 
 
 def thin(losses: Sequence[float]) -> list[tuple[float, float]]:
-    """Return at most POINTS points, first and last among them; steps without a finite loss are left out."""
+    """Return at most POINTS points, first and last among them; steps whose loss cannot be drawn are left out."""
     last = len(losses) - 1
     steps = range(len(losses)) if last < POINTS else {round(i * last / (POINTS - 1)) for i in range(POINTS)}
-    return [(float(step), losses[step]) for step in sorted(steps) if math.isfinite(losses[step])]
+    return [(float(step), losses[step]) for step in sorted(steps) if _drawn(losses[step])]
+
+
+def _drawn(loss: float) -> bool:
+    return abs(loss) < LARGEST  # also False for NaN
 
 
 def _draw(curves: Mapping[str, Sequence[float]], colours: Mapping[str, str], width: float) -> Markup:

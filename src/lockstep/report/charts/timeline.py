@@ -35,8 +35,8 @@ class Strip:
 
 def chart(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> Chart | None:
     """Return the timeline of the first run of each row that recorded one."""
-    strips = [strip(row.name, spans(runs[row.name][0])) for row in rows if runs.get(row.name)]
-    shown = [found for found in strips if found is not None]
+    strips = [cut_out(row.name, spans(runs[row.name][0])) for row in rows if runs.get(row.name)]
+    shown = [one for one in strips if one is not None]
     if not shown:
         return None
     return Chart(
@@ -49,21 +49,21 @@ def chart(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> Chart | Non
         narrow=_draw(shown, NARROW),
         legend=LEGEND,
         headings=("strategy", "rank", "step", "starts at", *(LABELS[part] for part in PARTS)),
-        lines=tuple(line for found in shown for line in _lines(found)),
+        lines=tuple(line for one in shown for line in _lines(one)),
     )
 
 
-def strip(name: str, found: Sequence[Span]) -> Strip | None:
+def cut_out(name: str, spans: Sequence[Span]) -> Strip | None:
     """Choose the steps to show: the last ones that follow each other, so that warm-up is not among them."""
-    if not found:
+    if not spans:
         return None
-    last = max(span.step for span in found)
-    recorded = {span.step for span in found}
+    last = max(span.step for span in spans)
+    recorded = {span.step for span in spans}
     steps = [last]
     while len(steps) < STEPS and steps[0] - 1 in recorded:
         steps.insert(0, steps[0] - 1)
-    ranks = sorted({span.rank for span in found})[:RANKS]
-    own = tuple(span for span in found if span.step in steps and span.rank in ranks)
+    ranks = sorted({span.rank for span in spans})[:RANKS]
+    own = tuple(span for span in spans if span.step in steps and span.rank in ranks)
     start = min(span.start for span in own)
     end = max(span.start + span.seconds for span in own)
     return Strip(name, own, tuple(ranks), tuple(steps), start, end - start)
@@ -71,48 +71,48 @@ def strip(name: str, found: Sequence[Span]) -> Strip | None:
 
 def _words(strips: Sequence[Strip]) -> str:
     told = [
-        f"{found.name}: {plural(len(found.steps), 'step')} on {plural(len(found.ranks), 'rank')} "
-        f"in {duration(found.length)}"
-        for found in strips
+        f"{strip.name}: {plural(len(strip.steps), 'step')} on {plural(len(strip.ranks), 'rank')} "
+        f"in {duration(strip.length)}"
+        for strip in strips
     ]
     return f"Timeline of the parts of a few steps by rank. {'; '.join(told)}."
 
 
-def _lines(found: Strip) -> list[tuple[str, ...]]:
+def _lines(strip: Strip) -> list[tuple[str, ...]]:
     lines = []
-    for rank in found.ranks:
-        for step in found.steps:
-            own = [span for span in found.spans if span.rank == rank and span.step == step]
+    for rank in strip.ranks:
+        for step in strip.steps:
+            own = [span for span in strip.spans if span.rank == rank and span.step == step]
             if own:
                 sums = [sum(span.seconds for span in own if span.name == part) for part in PARTS]
-                start = duration(min(span.start for span in own) - found.start)
-                lines.append((found.name, str(rank), str(step), start, *map(duration, sums)))
+                start = duration(min(span.start for span in own) - strip.start)
+                lines.append((strip.name, str(rank), str(step), start, *map(duration, sums)))
     return lines
 
 
 def _draw(strips: Sequence[Strip], width: float) -> Markup:
-    heights = [max(26.0, WAY * len(found.ranks)) for found in strips]
-    labels = [(found.name, _steps_shown(found), height) for found, height in zip(strips, heights, strict=True)]
-    frame = RowFrame(width, labels, right=16, largest=max(found.length for found in strips))
+    heights = [max(26.0, WAY * len(strip.ranks)) for strip in strips]
+    labels = [(strip.name, _steps_shown(strip), height) for strip, height in zip(strips, heights, strict=True)]
+    frame = RowFrame(width, labels, right=16, largest=max(strip.length for strip in strips))
     unit, name = time_unit(frame.largest)
     parts = [frame.axis(unit, f"since the first of these steps began, {name}")]
-    for place, found in enumerate(strips):
+    for place, strip in enumerate(strips):
         parts.append(frame.label(place))
-        for line, rank in enumerate(found.ranks):
-            top = frame.tops[place] + (heights[place] - WAY * len(found.ranks)) / 2 + line * WAY + 2
-            own = [span for span in found.spans if span.rank == rank]
-            parts += [_block(span, found, frame, top) for span in own]
+        for line, rank in enumerate(strip.ranks):
+            top = frame.tops[place] + (heights[place] - WAY * len(strip.ranks)) / 2 + line * WAY + 2
+            own = [span for span in strip.spans if span.rank == rank]
+            parts += [_block(span, strip, frame, top) for span in own]
     return svg.picture(width, frame.height, _words(strips), *parts)
 
 
-def _steps_shown(found: Strip) -> str:
-    first, last = found.steps[0], found.steps[-1]
+def _steps_shown(strip: Strip) -> str:
+    first, last = strip.steps[0], strip.steps[-1]
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
-def _block(span: Span, found: Strip, frame: RowFrame, top: float) -> Markup:
+def _block(span: Span, strip: Strip, frame: RowFrame, top: float) -> Markup:
     label = LABELS.get(span.name, span.name)
-    tip = f"{found.name}, rank {span.rank}, step {span.step}, {label}: {duration(span.seconds)}"
+    tip = f"{strip.name}, rank {span.rank}, step {span.step}, {label}: {duration(span.seconds)}"
     kind = f"p-{span.name}" if span.name in PARTS else "p-wait"
-    start, length = frame.length(span.start - found.start), frame.length(span.seconds)
+    start, length = frame.length(span.start - strip.start), frame.length(span.seconds)
     return svg.block(frame.left + start, top, length, LANE, kind, tip)

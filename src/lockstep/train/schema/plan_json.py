@@ -8,7 +8,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from lockstep.train.schema.reading import read_document
-from lockstep.train.schema.run_json import check_spec
+from lockstep.train.schema.refusal import damaged
+from lockstep.train.schema.run_json import wrong_count
 from lockstep.train.schema.scalars import Document, LongerThanZero, Positive, Record
 from lockstep.train.spec import RunSpec
 
@@ -52,5 +53,6 @@ def read_comparison_plan(folder: Path) -> ComparisonPlan:
     path = folder / NAME
     plan: ComparisonPlan = read_document(path, ComparisonPlan)
     for number, way in enumerate(plan.ways, start=1):
-        check_spec(str(path), way.spec, f"ways, entry {number}, spec")
+        if wrong := wrong_count(way.spec):
+            raise damaged(str(path), f"ways, entry {number}, spec, {wrong}")
     return plan

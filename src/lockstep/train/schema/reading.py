@@ -45,7 +45,7 @@ def read_document(path: Path, kind: Any) -> Any:
     if stamp.schema != SCHEMA:
         raise BadInput(_other_version(path, stamp))
     document = _decode(str(path), data, kind)
-    if wrong := _strange_field(document, msgspec.json.decode(data)):
+    if wrong := _strange_field(document, _decode(str(path), data, Any)):
         raise damaged(str(path), wrong)
     return document
 
@@ -70,10 +70,10 @@ def _decode(where: str, data: bytes, kind: Any) -> Any:
 def _other_version(path: Path, stamp: Stamp) -> str:
     maker = stamp.versions.get("lockstep") if isinstance(stamp.versions, dict) else None
     writer = f" (Lockstep {maker})" if isinstance(maker, str) and maker.isprintable() else ""
-    found = "no schema version" if stamp.schema is None else f"schema version {shown(stamp.schema)}"
+    version = "no schema version" if stamp.schema is None else f"schema version {shown(stamp.schema)}"
     return (
-        f"{path} has {found}{writer}, and this is Lockstep {__version__}, which reads schema version {SCHEMA}: use the "
-        f"version of Lockstep that wrote it. {AGAIN}"
+        f"{path} has {version}{writer}, and this is Lockstep {__version__}, which reads schema version {SCHEMA}: use "
+        f"the version of Lockstep that wrote it. {AGAIN}"
     )
 
 

@@ -107,9 +107,9 @@ def expected_words(what: str) -> str:
 def _value(data: bytes, steps: list[tuple[str, str]]) -> str:
     """Return what the data has at a place, as shown; empty if that cannot be told."""
     try:
-        found: Any = msgspec.json.decode(data)
+        value: Any = msgspec.json.decode(data)
         for name, number in steps:
-            found = found[name] if name else found[int(number)]
+            value = value[name] if name else value[int(number)]
     except (ValueError, LookupError, TypeError, RecursionError):
         return ""
-    return shown(found)
+    return shown(value)

@@ -80,12 +80,14 @@ def read_setup(folder: Path) -> Setup:
     """Read run.json, or refuse it."""
     path = folder / NAME
     setup: Setup = read_document(path, Setup)
-    check_spec(str(path), setup.spec, "spec")
+    if wrong := wrong_count(setup.spec):
+        raise damaged(str(path), f"spec, {wrong}")
     return setup
 
 
-def check_spec(where: str, spec: RunSpec, place: str) -> None:
-    """Refuse numbers that a RunSpec's types allow and no machine has."""
+def wrong_count(spec: RunSpec) -> str:
+    """Say which number a RunSpec's types allow and no machine has; empty if there is none."""
     for name, count in (("workers", spec.workers), ("threads", spec.threads)):
         if count is not None and not 1 <= count <= MOST_WORKERS:
-            raise damaged(where, f"{place}, {name} is {shown(count)}, expected a whole number from 1 to {MOST_WORKERS}")
+            return f"{name} is {shown(count)}, expected a whole number from 1 to {MOST_WORKERS}"
+    return ""
