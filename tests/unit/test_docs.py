@@ -11,6 +11,8 @@ import typer
 
 from lockstep.cli import app
 from lockstep.registry import LAUNCHERS, PEERS, STRATEGIES
+from lockstep.train.schema.scalars import SCHEMA
+from tests import schema_tables
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -56,3 +58,10 @@ def test_tables(name: str) -> None:
     held = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
     assert held is not None
     assert held[1] == expected, f"put this between the markers {name} of {page}:\n{expected}"
+
+
+def test_the_page_of_the_run_folder_is_made_of_the_schema() -> None:
+    text = schema_tables.PAGE.read_text(encoding="utf-8")
+    assert schema_tables.described(text) == schema_tables.schema_types()
+    assert schema_tables.with_tables(text) == text, f"a field was changed: run {schema_tables.COMMAND}"
+    assert f"schema version {SCHEMA}:" in text

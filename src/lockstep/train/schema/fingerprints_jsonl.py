@@ -16,7 +16,7 @@ class Fingerprint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     """One tensor, written as the list [hash, mean, norm]."""
 
     hash: Hash
-    """The first 8 bytes of SHA-256 over the tensor's bytes, in hexadecimal digits."""
+    """The first 8 bytes of the tensor's content hash, in hexadecimal digits."""
     mean: float | None
     """Of its values; null if it is not a finite number, or was not taken."""
     norm: float | None
