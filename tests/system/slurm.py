@@ -197,8 +197,11 @@ class SlurmCluster:
             )
 
     def _wait_for_munge(self, until: float) -> None:
-        while not (self.folder / "munge.socket").exists():
+        while True:
+            # The time first: on a busy machine all may be up at the first look, also after the deadline.
             self._check(until, "munged has not opened its socket")
+            if (self.folder / "munge.socket").exists():
+                return
             time.sleep(0.02)
 
     def _wait_for_nodes(self, until: float) -> None:
