@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+OPTIMIZER = "optimizer/"
+
 
 class Holding(NamedTuple):
     """A run of elements of one plain tensor; see [Note: one answer]."""
@@ -41,12 +43,8 @@ class Holding(NamedTuple):
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return some of the elements, by their positions in the tensor; a view where they lie in one part."""
-        pieces, begin = [], self.start
-        for part in self.parts:
-            low, high = max(start, begin), min(stop, begin + part.numel())
-            if low < high:
-                pieces.append(part[low - begin : high - begin])
-            begin += part.numel()
+        ends = itertools.accumulate((part.numel() for part in self.parts), initial=self.start)
+        pieces = list(overlaps(start, stop, list(zip(ends, self.parts, strict=False))))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
@@ -70,13 +68,26 @@ def plain_holdings(model: nn.Module, optimizer: Optimizer) -> list[Holding]:
         for key, value in optimizer.state.get(parameter, {}).items():
             if value is not None:
                 tensor = value if isinstance(value, Tensor) else torch.tensor(value)
-                held.append(whole(f"optimizer/{name}/{key}", tensor))
+                held.append(whole(state_name(name, key), tensor))
     return held
+
+
+def state_name(parameter: str, key: str) -> str:
+    """Return what the optimizer's state of a parameter is called."""
+    return f"{OPTIMIZER}{parameter}/{key}"
+
+
+def split_state_name(name: str) -> tuple[str, str] | None:
+    """Return the parameter and the key of a tensor of the optimizer's state; None for another tensor."""
+    if not name.startswith(OPTIMIZER):
+        return None
+    parameter, _, key = name.removeprefix(OPTIMIZER).rpartition("/")
+    return parameter, key
 
 
 def model_only(holdings: Iterable[Holding]) -> list[Holding]:
     """Leave out the optimizer's state."""
-    return [one for one in holdings if not one.name.startswith("optimizer/")]
+    return [one for one in holdings if split_state_name(one.name) is None]
 
 
 def overlaps(start: int, stop: int, runs: Sequence[tuple[int, Tensor]]) -> Iterator[Tensor]:

@@ -84,6 +84,9 @@ class ExactWorker:
         # zeros: the gaps between tensors are added with the rest, and must stay zero
         self._buffer_scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._buffer_partials]
         self.members = [[self._index(p) for p in group["params"]] for group in self.optimizer.param_groups]
+        counts = (tensor_blocks(parameter.numel()) for parameter in self.flat.parameters)
+        self._first_blocks = list(itertools.accumulate(counts, initial=0))
+        """Of each tensor, among the blocks of all, see [Note: blocks]; then how many there are."""
         self.chunks: list[sliced.Chunk] = []
         if not self.replicated:
             groups = [s.key[0] for s in self.flat.sections]  # type: ignore[index]
@@ -185,15 +188,13 @@ class ExactWorker:
 
     def _clip(self, reduced: list[Tensor], limit: float) -> None:
         """Scale the gradient so that its norm is at most `limit`; the norm is summed by blocks, see [Note: blocks]."""
-        counts = [tensor_blocks(p.numel()) for p in self.flat.parameters]
-        firsts = [0, *itertools.accumulate(counts)]
-        squares = torch.zeros(firsts[-1], dtype=torch.float64)
+        squares = torch.zeros(self._first_blocks[-1], dtype=torch.float64)
         for section, part, gradient in zip(self.flat.sections, self.parts, reduced, strict=True):
             for slot in section.slots:
                 low, high = max(slot.start, part.start), min(slot.stop, part.stop)
                 if low < high:
                     norms = block_norms(gradient[low - part.start : high - part.start])
-                    first = firsts[slot.index] + (low - slot.start) // BLOCK
+                    first = self._first_blocks[slot.index] + (low - slot.start) // BLOCK
                     squares[first : first + len(norms)] = norms.double().square().cpu()
         # fsum is exact, so it does not matter who summed which block
         norm = math.sqrt(math.fsum(self.exchange.sum_disjoint(squares.to(self.device)).tolist()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from lockstep.state.holdings import Holding, overlaps, whole
+from lockstep.state.holdings import Holding, overlaps, state_name, whole
 from lockstep.strategies import sliced_optimizer as sliced
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _whole_state(worker: ExactWorker) -> Iterator[Holding]:
         for name, parameter in zip(worker.flat.names, worker.flat.parameters, strict=True):
             for key, value in worker.optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
-                    yield whole(_state_name(key, name), value)
+                    yield whole(state_name(name, key), value)
 
 
 def _sliced_state(worker: ExactWorker) -> Iterator[Holding]:
@@ -56,11 +56,11 @@ def _sliced_state(worker: ExactWorker) -> Iterator[Holding]:
         for key, per_element in keys.items():
             if per_element:
                 runs = sliced.state_runs(worker.optimizer, worker.chunks, number, key)
-                yield from _cut(worker, number, partial(_state_name, key), runs)
+                yield from _cut(worker, number, partial(state_name, key=key), runs)
             elif worker.exchange.rank == 0:
                 value = sliced.scalar_state(worker.optimizer, worker.chunks, number, key)
                 for slot in worker.flat.sections[number].slots:
-                    yield whole(_state_name(key, worker.flat.names[slot.index]), value)
+                    yield whole(state_name(worker.flat.names[slot.index], key), value)
 
 
 def _cut(
@@ -74,7 +74,3 @@ def _cut(
         if low < high or empty:
             parts = tuple(overlaps(low, high, runs))
             yield Holding(label(worker.flat.names[slot.index]), runs[0][1].dtype, slot.shape, low - slot.start, parts)
-
-
-def _state_name(key: str, parameter: str) -> str:
-    return f"optimizer/{parameter}/{key}"

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from lockstep.comm.broadcast import broadcast_tensor, broadcast_text
 from lockstep.errors import BadInput
-from lockstep.state.table import StateTable, agree
+from lockstep.state.holdings import split_state_name
+from lockstep.state.table import StateTable, agree, dtype_name
 from lockstep.train.checkpoint_file import Draft, Saved, stored_name
 from lockstep.train.checkpoint_header import (
     Arithmetic,
@@ -123,8 +124,8 @@ def _check_tensors(trainer: Trainer, tensors: list[StoredTensor], where: str) ->
     model = trainer.model
     here: dict[str, Tensor] = {f"parameter/{name}": p for name, p in model.named_parameters()}
     here |= {f"buffer/{name}": b for name, b in model.named_buffers()}
-    mine = {name: f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for name, t in here.items()}
-    theirs = {p.name: f"{p.dtype} {p.shape}" for p in tensors if not p.name.startswith("optimizer/")}
+    mine = {name: f"{dtype_name(t.dtype)} {tuple(t.shape)}" for name, t in here.items()}
+    theirs = {p.name: f"{p.dtype} {p.shape}" for p in tensors if split_state_name(p.name) is None}
     for name in (*(name for name in mine if name in theirs), *theirs, *mine):  # as the model has them, then the rest
         if theirs.get(name) != mine.get(name):
             shown = name.replace("/", " ", 1)
@@ -135,8 +136,8 @@ def _check_tensors(trainer: Trainer, tensors: list[StoredTensor], where: str) ->
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     held: dict[str, dict[str, tuple[int, ...]]] = {}
     for tensor in tensors:
-        if tensor.name.startswith("optimizer/"):
-            owner, _, key = tensor.name.removeprefix("optimizer/").rpartition("/")
+        if (split := split_state_name(tensor.name)) is not None:
+            owner, key = split
             held.setdefault(key, {})[owner] = tensor.shape
             if owner not in trained:
                 raise BadInput(f"{where} has optimizer state of {owner}, which is not trained here: freeze it in both")

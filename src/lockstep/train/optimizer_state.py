@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lockstep.state.holdings import split_state_name
 from lockstep.state.stream import gather
 from lockstep.state.table import agree
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
 def optimizer_state_dict(group: Group, strategy: Strategy) -> dict[str, Any]:
     """Return what `state_dict` of the plain optimizer would return; all ranks of the group call this together."""
-    held = [one for one in strategy.holdings() if one.name.startswith("optimizer/")]
+    held = [one for one in strategy.holdings() if split_state_name(one.name) is not None]
     states: dict[str, dict[str, Tensor]] = {}
     for name, value in gather(group, agree(group, held), held).items():
-        parameter, _, key = name.removeprefix("optimizer/").rpartition("/")
-        states.setdefault(parameter, {})[key] = value
+        if (split := split_state_name(name)) is not None:
+            states.setdefault(split[0], {})[split[1]] = value
     tuned = strategy.tuned()[0]
     names = [name for members in tuned.members for name in members]
     groups: list[dict[str, Any]] = []
