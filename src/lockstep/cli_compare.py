@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -32,6 +32,12 @@ def compare(
         str | None, typer.Option(help=f"Which, separated by commas: {STRATEGIES}.", show_default="all but the peers")
     ] = None,
     workers: Annotated[str, typer.Option(help="How many; several, as 1,2,4, give a scaling curve.")] = "2",
+    lanes: Annotated[
+        str | None,
+        typer.Option(
+            help="Fixed slices of the global batch; several, as 2,4,8, show what they cost.", show_default="the workers"
+        ),
+    ] = None,
     launcher: Launcher = "spawn",
     repeats: Annotated[
         int | None, typer.Option(min=1, help="How often each is run, in turn.", show_default=str(REPEATS))
@@ -64,7 +70,9 @@ def compare(
         folder, plan = resume, _resumed(context, resume, repeats, time_limit)
     else:
         names = _strategies(strategies, peers)
-        plan = _new_plan({**given, "launcher": launcher}, names, _workers(workers), repeats, time_limit)
+        counts = _numbers("--workers", workers)
+        rows = Rows(names, counts, _numbers("--lanes", lanes) if lanes is not None else [max(counts)])
+        plan = _new_plan({**given, "launcher": launcher}, rows, repeats, time_limit)
         name = stem(plan.ways[0].spec.recipe)
         folder = create_folder(out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{name}")
         write_plan(folder, plan)
@@ -77,9 +85,18 @@ def compare(
         raise typer.Exit(1)
 
 
-def _new_plan(
-    given: Given, names: list[str], workers: list[int], repeats: int | None, time_limit: float | None
-) -> ComparisonPlan:
+class Rows(NamedTuple):
+    """What the rows of a comparison differ in."""
+
+    strategies: list[str]
+    """By name."""
+    workers: list[int]
+    """How many, ascending."""
+    lanes: list[int]
+    """How many, ascending."""
+
+
+def _new_plan(given: Given, rows: Rows, repeats: int | None, time_limit: float | None) -> ComparisonPlan:
     from lockstep.comparison.plan import ways
     from lockstep.report.wording import trained
     from lockstep.train.schema.plan_json import ComparisonPlan
@@ -87,12 +104,12 @@ def _new_plan(
     from lockstep.world.resources import usable_cpus
 
     short = "steps" not in given and "epochs" not in given
-    decided = {"recipe": DEFAULT_RECIPE, "lanes": max(workers), "most_steps": STEPS if short else None}
-    spec = RunSpec(**{**decided, "workers": max(workers), "progress": False, **given})
+    decided = {"recipe": DEFAULT_RECIPE, "most_steps": STEPS if short else None, "progress": False}
+    spec = RunSpec(**{**decided, **given})
     return ComparisonPlan(
-        title=trained(stem(spec.recipe), spec.lanes or 0),
+        title=trained(stem(spec.recipe), rows.lanes),
         command=shlex.join(["lockstep", *sys.argv[1:]]),
-        ways=ways(spec, names, workers, usable_cpus()),
+        ways=ways(spec, *rows, usable_cpus()),
         repeats=repeats or REPEATS,
         time_limit=SECONDS if time_limit is None and repeats is None and short else time_limit,
         source=source_of(spec.recipe),
@@ -126,14 +143,15 @@ def _strategies(text: str | None, peers: bool) -> list[str]:
     return names + [name for name in PEERS.names() if peers and name not in names]
 
 
-def _workers(text: str) -> list[int]:
+def _numbers(option: str, text: str) -> list[int]:
+    """Return the numbers of an option that takes several, ascending."""
     try:
-        counts = [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise BadInput(f"--workers {text}: numbers separated by commas are needed, e.g. 2 or 1,2,4") from None
-    if min(counts) < 1:
-        raise BadInput(f"--workers {text}: at least 1 is needed")
-    return sorted(set(counts))
+        raise BadInput(f"{option} {text}: numbers separated by commas are needed, e.g. 2 or 1,2,4") from None
+    if min(numbers) < 1:
+        raise BadInput(f"{option} {text}: at least 1 is needed")
+    return sorted(set(numbers))
 
 
 def _show(plan: ComparisonPlan, ran: Ran, folder: Path, *, json: bool, per_rank: bool, tensorboard: bool) -> Comparison:

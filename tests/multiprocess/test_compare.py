@@ -55,6 +55,25 @@ def test_side_by_side(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "torch-ddp-2" / "final.safetensors").exists(), "the weights are kept once per way"
 
 
+def test_a_sweep_over_lanes(tmp_path: Path) -> None:
+    options = ["--lanes", "2,4", "--workers", "2", "--steps", "3", "--repeats", "1", "--strategies", "single,ddp"]
+    done = lockstep("compare", "mlp", *options, "--json", "--out", "out", cwd=tmp_path)
+    assert done.code == 0, done.text
+    comparison, rows = json.loads(done.out), rows_of(done)
+    assert {"single, 2 lanes", "ddp, 2 lanes", "single, 4 lanes", "ddp, 4 lanes"} <= set(rows)
+    assert comparison["settings"]["lanes"] == "2, 4"
+    for lanes in (2, 4):
+        single, ddp = rows[f"single, {lanes} lanes"], rows[f"ddp, {lanes} lanes"]
+        assert single["digest"] == ddp["digest"]
+        assert ddp["parity"] == "same bits"
+        assert (single["lanes"], ddp["lanes"]) == (lanes, lanes)
+    assert rows["ddp, 2 lanes"]["digest"] != rows["ddp, 4 lanes"]["digest"]
+    assert any("4 lanes in place of 2" in sentence for sentence in comparison["recommendation"])
+    assert "What lanes cost" in (tmp_path / "out" / "report.html").read_text()
+    again = lockstep("report", "out", "--json", cwd=tmp_path)
+    assert rows_of(again) == rows, "a report of the folder has the same rows"
+
+
 def test_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     order = ["compare", TINY, "--repeats", "1", "--steps", "4", "--strategies", "torch-ddp", "--per-rank"]
     done = inside(order, tmp_path, monkeypatch, capfd)
@@ -162,7 +181,7 @@ def test_a_new_users_recipe_goes_to_a_report_with_one_command(tmp_path: Path) ->
         ([TINY, "--strategies", "single,single"], "each at most once"),
         (["none.py"], "none.py does not exist"),
         ([TINY, "--workers", "0"], "--workers 0: at least 1"),
-        ([TINY, "--lanes", "0", "--strategies", "single"], "lanes=0"),
+        ([TINY, "--lanes", "2,0"], "--lanes 2,0: at least 1"),
         ([TINY, "--threads", "0"], "Invalid value for '--threads'"),
         ([TINY, "--workers", "two"], "numbers separated by commas"),
         (["--resume", "none"], "has no plan.json"),

@@ -24,34 +24,47 @@ from lockstep.train.spec import RunSpec, source_of, versions
 NEW = "Start a new comparison"
 
 
-def ways(spec: RunSpec, strategies: Sequence[str], workers: Sequence[int], cpus: int) -> tuple[Way, ...]:
-    """Return the rows of a comparison: the same lanes and threads for all, and `single` on all cores.
+def ways(
+    spec: RunSpec, strategies: Sequence[str], workers: Sequence[int], lanes: Sequence[int], cpus: int
+) -> tuple[Way, ...]:
+    """Return the rows of a comparison: the same threads for all, every number of lanes, and `single` on all cores.
 
     Threads not given means CPUs // workers, of the largest number of workers, for every row: kernels give other bits
     at other thread counts. Of several numbers of workers, 1 is what `single` is.
     """
     if len(set(strategies)) != len(strategies):
         raise BadInput(f"--strategies {','.join(strategies)}: each at most once")
-    most = max(workers)
-    threads, lanes = spec.threads, spec.lanes
-    common = replace(
-        spec,
-        threads=max(1, cpus // most) if threads is None else threads,
-        lanes=most if lanes is None else lanes,
-    )
-    rows: list[Way] = []
-    for name in strategies:
-        counts = [1] if describe(name).workers(most) == 1 else list(workers)
-        if BASELINE in strategies and len(counts) > 1:
-            counts = [count for count in counts if count > 1]
-        for count in counts:
-            label = name if len(counts) == 1 else f"{name}, {plural(count, 'worker')}"
-            rows.append(Way(name=label, spec=replace(common, strategy=name, workers=count)))
-    if BASELINE in strategies and cpus > (common.threads or 1):
-        place = next(place for place, way in enumerate(rows) if way.name == BASELINE)
-        wide = replace(rows[place].spec, threads=cpus)
-        rows.insert(place + 1, Way(name=f"{BASELINE}, {cpus} threads", spec=wide))
+    threads = max(1, cpus // max(workers)) if spec.threads is None else spec.threads
+    common = replace(spec, threads=threads)
+    rows = [
+        Way(name=_label(name, counts, count, lanes, own), spec=replace(common, strategy=name, workers=count, lanes=own))
+        for own in lanes
+        for name in strategies
+        for counts in [_counts(name, workers, BASELINE in strategies)]
+        for count in counts
+    ]
+    if BASELINE in strategies and cpus > threads:
+        place = next(place for place, way in enumerate(rows) if way.spec.strategy == BASELINE)
+        wide = Way(name=f"{rows[place].name}, {cpus} threads", spec=replace(rows[place].spec, threads=cpus))
+        rows.insert(place + 1, wide)
     return tuple(rows)
+
+
+def _counts(strategy: str, workers: Sequence[int], with_baseline: bool) -> list[int]:
+    """Return the numbers of workers that a strategy is run with."""
+    if describe(strategy).workers(max(workers)) == 1:
+        return [1]
+    return [count for count in workers if count > 1 or not with_baseline] if len(workers) > 1 else list(workers)
+
+
+def _label(strategy: str, counts: Sequence[int], count: int, lanes: Sequence[int], own: int) -> str:
+    """Return a row's name: the strategy, and what tells it from its neighbours."""
+    parts = [strategy]
+    if len(counts) > 1:
+        parts.append(plural(count, "worker"))
+    if len(lanes) > 1:
+        parts.append(plural(own, "lane"))
+    return ", ".join(parts)
 
 
 def turns(plan: ComparisonPlan) -> list[tuple[int, Way]]:

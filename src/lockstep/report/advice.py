@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lockstep.registry import BASELINE, DEFAULT
+from lockstep.report.parity import promises_bits
 from lockstep.report.rows import Row
+from lockstep.report.sweep import sweeps
+from lockstep.report.units import plural
 
 NOTICED = 1.02
 """Times the least memory, from which more of it is worth a word."""
+MANY_TIMES = 1.5
+"""From here on a factor says more than a percentage."""
 
 
 def recommend(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -18,9 +24,7 @@ def recommend(rows: Sequence[Row]) -> tuple[str, ...]:
         return ()
     fastest = min(ran, key=lambda row: row.step_seconds or math.inf)
     equals = [row for row in ran if row is not fastest and _overlap(fastest, row)]
-    sentences = [_tie(fastest, equals) if equals else _winner(fastest, ran)]
-    if lean := _leanest(fastest, ran):
-        sentences.append(lean)
+    sentences = [_tie(fastest, equals) if equals else _winner(fastest, ran), _leanest(fastest, ran), _lanes(ran)]
     unfit = [row.name for row in rows if row.why_not.startswith("does not fit")]
     if unfit:
         sentences.append(f"{_list(unfit)} did not fit into memory.")
@@ -28,7 +32,7 @@ def recommend(rows: Sequence[Row]) -> tuple[str, ...]:
         sentences.append(
             "One repeat each: the spread is that of the steps; --repeats 3 would show the machine's noise too."
         )
-    return tuple(sentences)
+    return tuple(filter(None, sentences))
 
 
 def _winner(fastest: Row, ran: Sequence[Row]) -> str:
@@ -37,7 +41,7 @@ def _winner(fastest: Row, ran: Sequence[Row]) -> str:
     if not others:
         return text + ", the only one that ran."
     shown = [f"{_share(fastest, others[0])} of the time of {others[0].name}"]
-    single = next((row for row in others[1:] if row.strategy == "single"), None)
+    single = next((row for row in others[1:] if row.strategy == BASELINE), None)
     if single is not None:
         shown.append(f"{_share(fastest, single)} of that of {single.name}")
     return f"{text}: {', '.join(shown)}."
@@ -59,6 +63,28 @@ def _leanest(fastest: Row, ran: Sequence[Row]) -> str:
     if fastest not in measured or fastest.total_memory < NOTICED * leanest.total_memory:
         return f"{text}."
     return f"{text}; {fastest.name} takes {fastest.total_memory / leanest.total_memory:.2f} times that."
+
+
+def _lanes(ran: Sequence[Row]) -> str:
+    """Say what more lanes cost, and what they are good for; empty if one number of lanes ran."""
+    able = [rows for rows in sweeps(ran).values() if promises_bits(rows[0].strategy)]
+    if not able:
+        return ""
+    few, *_, many = max(able, key=lambda rows: (rows[0].strategy == DEFAULT, rows[0].workers))
+    workers = f" on {plural(few.workers, 'worker')}" if few.workers > 1 else ""
+    return (
+        f"{few.strategy}{workers}: {many.lanes} lanes in place of {few.lanes} {_cost(few, many)}; "
+        f"they hold the bits for up to {plural(many.lanes, 'worker')}."
+    )
+
+
+def _cost(few: Row, many: Row) -> str:
+    times = (many.step_seconds or math.nan) / (few.step_seconds or math.nan)
+    if _overlap(few, many) and _overlap(many, few):
+        return "cost no more than the runs differ among themselves"
+    if times >= MANY_TIMES:
+        return f"cost {times:.1f} times the step"
+    return f"cost {times - 1:.0%} more per step" if times > 1 else f"take {times:.2f} of the step"
 
 
 def _overlap(one: Row, other: Row) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lockstep.report.parity import FIRST, SAME
+from lockstep.report.parity import FIRST, OTHER_LANES, SAME
 from lockstep.report.rows import RankRow, Row
 from lockstep.report.units import NONE, digits, duration, rate, share, size, spread, times
 from lockstep.train.schema.scalars import PARTS, Part
@@ -166,6 +166,8 @@ def _of_row(text: Callable[[Row], str]) -> Callable[[Row, RankRow], str]:
 
 
 def _parity(row: Row) -> str:
+    if row.parity.startswith(OTHER_LANES):
+        return "first"
     return {SAME: SAME, FIRST: "first", "": NONE}.get(row.parity, row.parity.partition(" ")[0].rstrip(":"))
 
 

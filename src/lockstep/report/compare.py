@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lockstep.registry import BASELINE
 from lockstep.report import parity, why
 from lockstep.report.advice import recommend
 from lockstep.report.collect import FinishedRun
@@ -22,12 +23,19 @@ class Point:
     """Of which curve."""
     workers: int
     """Where on it."""
+    lanes: int | None = None
+    """Of which curve, where several numbers of lanes were measured."""
     samples_per_second: float
     """Over all workers."""
     speed_up: float | None = None
     """Over `single`."""
     efficiency: float | None = None
     """Speed-up per worker; 1 is ideal."""
+
+    @property
+    def curve(self) -> str:
+        """The name of its curve."""
+        return self.strategy if self.lanes is None else f"{self.strategy}, {plural(self.lanes, 'lane')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +85,8 @@ class Measured:
     """How many were asked for."""
     threads: int
     """Of each worker."""
+    lanes: int = 0
+    """How many were asked for; 0: left to the recipe."""
     runs: Sequence[FinishedRun] = ()
     """In the order of the repeats."""
     why_not: str = ""
@@ -89,7 +99,7 @@ def heading(asked: str, ways: Sequence[Measured]) -> str:
     if not counts:
         return asked
     setup = next(way.runs[0].setup for way in ways if way.runs)
-    what = trained(setup.recipe.name, setup.plan.lanes)
+    what = trained(setup.recipe.name, (way.runs[0].setup.plan.lanes for way in ways if way.runs))
     most = max(counts)
     often = f"{'up to ' if min(counts) < most else ''}{most} repeats each" if most > 1 else "one run each"
     return f"{what}, {plural(setup.plan.steps, 'step')}, {often}"
@@ -100,9 +110,11 @@ def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Settin
     rows = with_speed_up([_row(way) for way in ways])
     runs = {way.name: tuple(way.runs) for way in ways if way.runs}
     first = next((own[0] for own in runs.values()), None)
-    rows = [_placed(row, runs.get(row.name, ()), first) for row in rows]
+    firsts = {own[0].setup.plan.lanes: own[0] for own in reversed(runs.values())}
+    rows = [_placed(row, runs.get(row.name, ()), firsts.get(row.lanes), first) for row in rows]
     cpus = {name: own[0].setup.cpus for name, own in runs.items()}
-    rows = [replace(row, why=why.why(row, rows, cpus.get(row.name))) for row in rows]
+    alike = {row.lanes: [other for other in rows if other.lanes == row.lanes] for row in rows}
+    rows = [replace(row, why=why.why(row, alike[row.lanes], cpus.get(row.name))) for row in rows]
     rows = [
         replace(row, notes=notes(row, runs.get(row.name, ()), first, way.why_not))
         for row, way in zip(rows, ways, strict=True)
@@ -111,7 +123,7 @@ def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Settin
         title=title,
         rows=tuple(rows),
         recommendation=recommend(rows),
-        settings={**(shared_settings(first) if first else {}), **(settings or {})},
+        settings={**(shared_settings(first, list(firsts)) if first else {}), **(settings or {})},
         versions=dict(first.setup.versions) if first else {},
         hosts=tuple(dict.fromkeys(rank.host for row in rows for rank in row.ranks if rank.host)),
         curve=curve(rows),
@@ -119,13 +131,13 @@ def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Settin
     )
 
 
-def shared_settings(run: FinishedRun) -> dict[str, Setting]:
-    """Return what all rows of a comparison share, from one of its runs."""
+def shared_settings(run: FinishedRun, lanes: Sequence[int]) -> dict[str, Setting]:
+    """Return what all rows of a comparison share, from one of its runs, and the numbers of lanes that there are."""
     setup = run.setup
     return {
         "recipe": setup.recipe.name,
         "global_batch": setup.recipe.global_batch,
-        "lanes": setup.plan.lanes,
+        "lanes": ", ".join(map(str, sorted(lanes))) if len(lanes) > 1 else setup.plan.lanes,
         "seed": setup.recipe.seed,
         "steps": setup.plan.steps,
         "samples": setup.plan.samples,
@@ -139,32 +151,39 @@ def shared_settings(run: FinishedRun) -> dict[str, Setting]:
 
 def _row(way: Measured) -> Row:
     row = summarise(way.name, way.workers, way.threads, way.runs, "" if way.runs else way.why_not)
-    return replace(row, strategy=way.strategy)
+    return replace(row, strategy=way.strategy, lanes=way.runs[0].setup.plan.lanes if way.runs else way.lanes)
 
 
-def _placed(row: Row, runs: Sequence[FinishedRun], first: FinishedRun | None) -> Row:
-    """Add what a row is to the first one, and what its ranks are to each other."""
-    if not runs or first is None:
+def _placed(
+    row: Row, runs: Sequence[FinishedRun], first_of_lanes: FinishedRun | None, first: FinishedRun | None
+) -> Row:
+    """Add what a row is to the first one with as many lanes, and what its ranks are to each other."""
+    if not runs or first_of_lanes is None:
         return row
+    if runs[0] is not first_of_lanes:
+        judged = parity.parity(first_of_lanes, runs[0])
+    else:
+        judged = parity.FIRST if runs[0] is first else parity.first_of_its_lanes(row.lanes)
     return replace(
         row,
-        parity=parity.FIRST if runs[0] is first else parity.parity(first, runs[0]),
+        parity=judged,
         slowest_rank=why.slowest_rank(row.ranks),
         overlap=why.overlap(row.ranks),
     )
 
 
 def with_speed_up(rows: Sequence[Row]) -> list[Row]:
-    """Fill in the speed-up over `single` with the same threads, and over `single` with the most."""
-    alone = [row for row in rows if row.strategy == "single" and row.step_seconds]
+    """Fill in the speed-up over `single` with the same lanes and threads, and over `single` with the most threads."""
+    alone = [row for row in rows if row.strategy == BASELINE and row.step_seconds]
     if not alone:
         return list(rows)
-    base, widest = min(alone, key=lambda row: row.threads), max(alone, key=lambda row: row.threads)
-    return [_against(row, base, widest if widest is not base else None) for row in rows]
+    least, widest = (choose(alone, key=lambda row: row.threads) for choose in (min, max))
+    bases = {row.lanes: row for row in reversed(alone) if row.threads == least.threads}
+    return [_against(row, bases.get(row.lanes), widest if widest.threads > least.threads else None) for row in rows]
 
 
-def _against(row: Row, base: Row, widest: Row | None) -> Row:
-    if not row.step_seconds or not base.step_seconds:
+def _against(row: Row, base: Row | None, widest: Row | None) -> Row:
+    if not row.step_seconds or base is None or not base.step_seconds:
         return row
     faster = base.step_seconds / row.step_seconds
     return replace(
@@ -180,22 +199,25 @@ def curve(rows: Sequence[Row]) -> tuple[Point, ...]:
 
     Every curve starts at `single`, one worker with the threads that each worker of the others has.
     """
-    base = next((row for row in rows if row.strategy == "single" and row.efficiency == 1.0), None)
-    many = [row for row in rows if row.strategy != "single" and row.samples_per_second]
-    if len({row.workers for row in many}) + (base is not None) < 2:
+    bases = {row.lanes: row for row in rows if row.strategy == BASELINE and row.efficiency == 1.0}
+    many = [row for row in rows if row.strategy != BASELINE and row.samples_per_second]
+    if len({row.workers for row in many}) + bool(bases) < 2:
         return ()
+    several = len({row.lanes for row in many}) > 1
     points = []
-    for strategy in dict.fromkeys(row.strategy for row in many):
-        own = [row for row in many if row.strategy == strategy]
-        first = [base] if base and all(row.workers > 1 for row in own) else []
-        points += [_point(strategy, row) for row in sorted(first + own, key=lambda row: row.workers)]
+    for strategy, lanes in dict.fromkeys((row.strategy, row.lanes) for row in many):
+        own = [row for row in many if (row.strategy, row.lanes) == (strategy, lanes)]
+        first = [bases[lanes]] if lanes in bases and all(row.workers > 1 for row in own) else []
+        ascending = sorted(first + own, key=lambda row: row.workers)
+        points += [_point(strategy, lanes if several else None, row) for row in ascending]
     return tuple(points)
 
 
-def _point(strategy: str, row: Row) -> Point:
+def _point(strategy: str, lanes: int | None, row: Row) -> Point:
     return Point(
         strategy=strategy,
         workers=row.workers,
+        lanes=lanes,
         samples_per_second=row.samples_per_second or 0.0,
         speed_up=row.speed_up,
         efficiency=row.efficiency,

@@ -1,7 +1,7 @@
 """A comparison from folders of earlier runs, also of other machines: what belongs together, and whether it may.
 
 1. A folder is a run (it has run.json) or a comparison (its folders are runs).
-2. All runs must have trained the same thing: recipe, batch, lanes, seed, steps.
+2. All runs must have trained the same thing: recipe, batch, seed, steps. The number of lanes may differ.
 3. Runs that were asked for alike are repeats of one row.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import BadInput
+from lockstep.registry import BASELINE
 from lockstep.report.collect import FinishedRun, Run, read_run, why_unfinished
 from lockstep.report.compare import Comparison, Measured, heading, judge
 from lockstep.report.notes import reason
@@ -33,6 +34,7 @@ class Kind:
 
     strategy: str
     workers: int
+    lanes: int
     threads: int
     launcher: str
     backend: str
@@ -55,7 +57,7 @@ def gather(folders: Sequence[Path]) -> Comparison:
     ways = [_measured(labels[key], key, own) for key, own in groups.items()]
     ways += [way for way in planned if not any(_same(way, key) for key in groups)]
     setup = runs[0].setup
-    title = heading(trained(setup.recipe.name, setup.plan.lanes), ways)
+    title = heading(trained(setup.recipe.name, (run.setup.plan.lanes for run in runs)), ways)
     asked = plans[0][1] if plans and len(folders) == 1 else None
     return judge(title, ways, settings={"command": asked.command, "repeats": asked.repeats} if asked else {})
 
@@ -92,7 +94,6 @@ def _trained(run: Run) -> dict[str, str | int]:
         "recipe file with SHA-256": recipe.source[:12] or "none",
         "global batch": recipe.global_batch,
         "seed": recipe.seed,
-        "lanes": plan.lanes,
         "steps": plan.steps,
         "samples": plan.samples,
     }
@@ -105,6 +106,7 @@ def kind(run: Run) -> Kind:
     return Kind(
         strategy=spec.strategy,
         workers=spec.workers,
+        lanes=run.setup.plan.lanes,
         threads=used.threads or 0,
         launcher=spec.launcher,
         backend=used.backend or "",
@@ -141,6 +143,8 @@ def names(kinds: Sequence[Kind]) -> dict[Kind, str]:
         parts = [one.strategy]
         if _differ(alike, "workers"):
             parts.append(plural(one.workers, "worker"))
+        if _differ(kinds, "lanes"):
+            parts.append(plural(one.lanes, "lane"))
         if one.threads != min(other.threads for other in alike):
             parts.append(plural(one.threads, "thread"))
         parts += [str(getattr(one, name)) for name in ("launcher", "backend", "device") if _differ(alike, name)]
@@ -167,6 +171,7 @@ def _measured(name: str, key: Kind, runs: Sequence[Run]) -> Measured:
         strategy=key.strategy,
         workers=key.workers,
         threads=key.threads,
+        lanes=key.lanes,
         runs=tuple(run for run in runs if isinstance(run, FinishedRun)),
         why_not=failed[0] if failed else "",
     )
@@ -181,6 +186,7 @@ def _planned(folder: Path, plan: ComparisonPlan) -> list[Measured]:
             strategy=way.spec.strategy,
             workers=way.spec.workers,
             threads=way.spec.threads or 0,
+            lanes=way.spec.lanes or 0,
             why_not=why.get(way.name) or "not run",
         )
         for way in plan.ways
@@ -217,11 +223,12 @@ def _reasons(folder: Path) -> Mapping[str, str]:
 
 
 def _same(way: Measured, key: Kind) -> bool:
-    return (way.strategy, way.workers) == (key.strategy, key.workers) and key.threads in (way.threads, 0)
+    alike = (way.strategy, way.workers) == (key.strategy, key.workers)
+    return alike and key.threads in (way.threads, 0) and way.lanes in (key.lanes, 0)
 
 
 def _place(run: Run, planned: Sequence[Measured]) -> int:
     """Return where a run's row stands: as planned, else `single` first, since the others are measured by it."""
     key = kind(run)
     place = next((place for place, way in enumerate(planned) if _same(way, key)), len(planned))
-    return place if planned else int(key.strategy != "single")
+    return place if planned else int(key.strategy != BASELINE)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from lockstep.registry import PEERS, described
 from lockstep.report.collect import FinishedRun
+from lockstep.report.units import plural
 from lockstep.train.schema.fingerprints_jsonl import Fingerprint, FingerprintLine
 from lockstep.train.weights_difference import MOST_BYTES, largest_difference, too_large
 
@@ -28,6 +29,8 @@ COUNTER = "num_batches_tracked"
 """Of BatchNorm: a strategy may count lanes or steps, and nothing is computed from it by default."""
 SAME = "same bits"
 FIRST = "the others are compared with this"
+OTHER_LANES = "other number of lanes"
+"""Another sum: not to be compared."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,9 @@ def likely_cause(first: FinishedRun, other: FinishedRun, parted: Parting | None)
         return f"other version of torch ({versions[1]} against {versions[0]})"
     if threads[0] != threads[1]:
         return f"other thread count ({threads[1]} against {threads[0]})"
+    lanes = [run.setup.plan.lanes for run in (first, other)]
+    if lanes[0] != lanes[1]:
+        return f"{OTHER_LANES} ({lanes[1]} against {lanes[0]})"
     if not theirs.exact or not mine.exact:
         return "inexact sums were asked for"
     if coupled := other.result.depends_on_workers or first.result.depends_on_workers:
@@ -113,6 +119,11 @@ def likely_cause(first: FinishedRun, other: FinishedRun, parted: Parting | None)
     if all(promises_bits(spec.strategy) for spec in (mine, theirs)):
         return "the recipe is not deterministic, or the file has changed between the runs"
     return _from_numbers(first, other, parted)
+
+
+def first_of_its_lanes(lanes: int) -> str:
+    """Return the parity of the first row with another number of lanes than the rows before."""
+    return f"{OTHER_LANES}: the others with {plural(lanes, 'lane')} are compared with this"
 
 
 def promises_bits(strategy: str) -> bool:

@@ -48,6 +48,8 @@ class Row:
     """How many."""
     threads: int
     """Of each worker."""
+    lanes: int = 0
+    """Slices of the global batch; 0 if it is not known."""
     global_batch: int | None = None
     """Samples per step over all workers."""
     batch_per_worker: float | None = None

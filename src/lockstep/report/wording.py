@@ -46,9 +46,11 @@ def groups(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
     return {heading: lines for heading, lines in shown.items() if lines}
 
 
-def trained(recipe: str, lanes: int) -> str:
-    """Return what all ways of a comparison train."""
-    return f"{recipe}: {plural(lanes, 'lane')}"
+def trained(recipe: str, lanes: Iterable[int]) -> str:
+    """Return what all ways of a comparison train, and in how many lanes."""
+    *several, last = sorted(set(lanes))
+    before = f"{', '.join(map(str, several))} and " if several else ""
+    return f"{recipe}: {before}{plural(last, 'lane')}"
 
 
 def shared(reasons: Iterable[tuple[str, str]], all_of: int = 0) -> list[tuple[str, str]]:

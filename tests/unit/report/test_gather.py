@@ -69,12 +69,29 @@ def test_what_is_not_comparable(tmp_path: Path, change_recipe: dict[str, object]
         gather([one, two])
 
 
-def test_other_lanes_and_steps(tmp_path: Path) -> None:
+def test_other_samples(tmp_path: Path) -> None:
     one, two = (make_run(tmp_path / name, strategy="single", workers=1) for name in ("one", "two"))
     plan = json.loads((two / "run.json").read_text())["plan"]
-    change(two / "run.json", plan={**plan, "lanes": 8})
-    with pytest.raises(BadInput, match="lanes 4 and 8"):
+    change(two / "run.json", plan={**plan, "samples": plan["samples"] + 1})
+    with pytest.raises(BadInput, match=f"samples {plan['samples']} and {plan['samples'] + 1}"):
         gather([one, two])
+
+
+def test_other_lanes_are_rows_of_their_own(tmp_path: Path) -> None:
+    for name, strategy, lanes in (("a", "single", 4), ("b", "ddp", 4), ("c", "ddp", 8), ("d", "ddp", 8)):
+        folder = make_run(tmp_path / name, strategy=strategy, workers=1 + (strategy == "ddp"))
+        plan = json.loads((folder / "run.json").read_text())["plan"]
+        change(folder / "run.json", plan={**plan, "lanes": lanes})
+    comparison = gather([tmp_path])
+    assert comparison.title.startswith("tiny: 4 and 8 lanes")
+    rows = {row.name: row for row in comparison.rows}
+    assert {name: row.repeats for name, row in rows.items()} == {
+        "single, 4 lanes": 1,
+        "ddp, 4 lanes": 1,
+        "ddp, 8 lanes": 2,
+    }
+    assert rows["ddp, 4 lanes"].parity == "same bits"
+    assert rows["ddp, 8 lanes"].parity == "other number of lanes: the others with 8 lanes are compared with this"
 
 
 def test_a_failed_run_is_a_row_with_its_reason(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.report.charts import losses, memory, parts, scaling, timeline, times
+from lockstep.report.charts import lanes, losses, memory, parts, scaling, timeline, times
 
 if TYPE_CHECKING:
     from lockstep.report.charts.frame import Chart
@@ -22,6 +22,7 @@ def all_charts(comparison: Comparison) -> list[Chart]:
         times.chart(rows),
         scaling.chart(comparison.curve, rows),
         memory.chart(rows),
+        lanes.chart(rows),
         parts.chart(rows),
         timeline.chart(rows, runs),
         losses.chart(rows, runs),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from lockstep.registry import BASELINE
 from lockstep.report import svg, theme
 from lockstep.report.rows import Row
 from lockstep.report.units import plural
@@ -70,8 +71,10 @@ def strategy_series(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _kind(row: Row) -> str:
-    # `single` on all cores is another thing to a reader than `single`; `ddp` on 2 and on 4 workers is not.
-    return row.name if row.strategy == "single" else row.strategy or row.name
+    # `single` on all cores is another thing to a reader than `single`; `ddp` on 2 and on 4 workers, or lanes, is not.
+    if row.strategy == BASELINE:
+        return row.name.replace(f", {plural(row.lanes, 'lane')}", "")
+    return row.strategy or row.name
 
 
 def means(row: Row) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from lockstep.report import svg
-from lockstep.report.charts.frame import DASHES, HALF, NARROW, Chart, Key, Plane, strategy_series
+from lockstep.report.charts import marks
+from lockstep.report.charts.frame import HALF, NARROW, Chart, Plane, strategy_series
 from lockstep.report.compare import Point
 from lockstep.report.rows import Row
 from lockstep.report.units import digits, plural, rate, share, times
@@ -19,8 +20,9 @@ def chart(points: Sequence[Point], rows: Sequence[Row]) -> Chart | None:
     """Return the chart of scaling, if there is more than one number of workers."""
     if len({point.workers for point in points}) < 2:
         return None
-    colours = strategy_series(rows)
-    names = list(dict.fromkeys(point.strategy for point in points))
+    by_strategy = strategy_series(rows)
+    colours = {point.curve: by_strategy.get(point.strategy, "s1") for point in points}
+    names = list(colours)
     return Chart(
         key="scaling",
         title="Scaling",
@@ -29,10 +31,10 @@ def chart(points: Sequence[Point], rows: Sequence[Row]) -> Chart | None:
         words=_words(points, names),
         wide=_draw(points, names, colours, HALF),
         narrow=_draw(points, names, colours, NARROW),
-        legend=tuple(_key(name, colours.get(name, "s1"), place) for place, name in enumerate(names)),
+        legend=tuple(marks.key(name, colours[name], place) for place, name in enumerate(names)),
         headings=("strategy", "workers", "samples/s", "speed-up", "efficiency"),
         lines=tuple(
-            (p.strategy, str(p.workers), rate(p.samples_per_second), times(p.speed_up), share(p.efficiency))
+            (p.curve, str(p.workers), rate(p.samples_per_second), times(p.speed_up), share(p.efficiency))
             for p in points
         ),
         half=True,
@@ -42,7 +44,7 @@ def chart(points: Sequence[Point], rows: Sequence[Row]) -> Chart | None:
 def _words(points: Sequence[Point], names: Sequence[str]) -> str:
     told = []
     for name in names:
-        last = max((point for point in points if point.strategy == name), key=lambda point: point.workers)
+        last = max((point for point in points if point.curve == name), key=lambda point: point.workers)
         efficient = f", efficiency {share(last.efficiency)}" if last.efficiency is not None else ""
         told.append(f"{name} {digits(last.samples_per_second)} on {plural(last.workers, 'worker')}{efficient}")
     return f"Lines of samples per second by workers: {'; '.join(told)}."
@@ -67,32 +69,11 @@ def _draw(points: Sequence[Point], names: Sequence[str], colours: dict[str, str]
         svg.text(plane.x(ends[1][0]) - 14, plane.y(ends[1][1]) + 2, "ideal", "small quiet", "end"),
     ]
     for place, name in enumerate(names):
-        own = [point for point in points if point.strategy == name]
-        colour = colours.get(name, "s1")
-        line = [(float(point.workers), point.samples_per_second) for point in own]
-        parts.append(plane.line(line, f"line {colour}", 2.5, DASHES[place % 8]))
-        parts += [_mark(plane, point, colour, place) for point in own]
+        own = [point for point in points if point.curve == name]
+        line = [(float(point.workers), point.samples_per_second, _tip(point)) for point in own]
+        parts += marks.curve(plane, line, colours[name], place)
     return svg.picture(width, HEIGHT, _words(points, names), *parts)
 
 
-def _key(name: str, colour: str, place: int) -> Key:
-    line = svg.element(
-        "path", d="M0 7H30", class_=f"line {colour}", stroke_width=2.5, stroke_dasharray=DASHES[place % 8]
-    )
-    return Key(colour=colour, label=name, picture=svg.key(line, _shape(15, 7, colour, place)))
-
-
-def _mark(plane: Plane, point: Point, colour: str, place: int) -> Markup:
-    tip = f"{point.strategy}: {digits(point.samples_per_second)} samples/s on {plural(point.workers, 'worker')}"
-    return _shape(plane.x(point.workers), plane.y(point.samples_per_second), colour, place, tip)
-
-
-def _shape(x: float, y: float, colour: str, place: int, tip: str = "") -> Markup:
-    n = svg.number
-    shapes = (
-        f"M{n(x - 5)} {n(y)}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
-        f"M{n(x - 4.5)} {n(y - 4.5)}h9v9h-9z",
-        f"M{n(x)} {n(y - 6)}l5.5 9.5h-11z",
-        f"M{n(x)} {n(y - 6)}l6 6l-6 6l-6 -6z",
-    )
-    return svg.element("path", d=shapes[place % len(shapes)], class_=f"ring {colour}", data_tip=tip or None)
+def _tip(point: Point) -> str:
+    return f"{point.curve}: {digits(point.samples_per_second)} samples/s on {plural(point.workers, 'worker')}"
