@@ -70,8 +70,8 @@ class Marked:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
-    def run(self, command: Sequence[str], cwd: Path) -> Done:
-        return finish(self.start(command, cwd))
+    def run(self, command: Sequence[str], cwd: Path, seconds: float = SECONDS) -> Done:
+        return finish(self.start(command, cwd), seconds)
 
     def survivors(self, seconds: float = 10.0) -> list[str]:
         """Return the processes that still carry the mark, after giving them time to end."""
@@ -89,14 +89,14 @@ class Marked:
         return found
 
 
-def finish(process: subprocess.Popen[str]) -> Done:
+def finish(process: subprocess.Popen[str], seconds: float = SECONDS) -> Done:
     """Wait for a command and return how it ended; a hang is a failure with its output."""
     try:
-        out, err = process.communicate(timeout=SECONDS)
+        out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
-        raise AssertionError(f"no end after {SECONDS} s: {process.args!r}\n{out}\n{err}") from None
+        raise AssertionError(f"no end after {seconds} s: {process.args!r}\n{out}\n{err}") from None
     return Done(process.returncode, out, err)
 
 

@@ -22,7 +22,14 @@ settings.register_profile("lockstep", deadline=None)
 settings.load_profile("lockstep")
 
 LEFTOVER_SECONDS = 10.0
-APART = ("test_launchers.py", "test_ends.py", "test_scripts.py", "test_shm_scripts.py", "test_compare.py")
+APART = (
+    "test_launchers.py",
+    "test_ends.py",
+    "test_scripts.py",
+    "test_shm_scripts.py",
+    "test_compare.py",
+    "test_benchmarks.py",
+)
 """Files whose tests share nothing and take long: dealt out one by one, after the others, so that both ends meet."""
 
 

@@ -1,101 +1,121 @@
-"""`lockstep bench`: one command per table. Nothing here imports torch before a command runs."""
+"""`lockstep bench`: a command for each benchmark, made from what it says of itself. Nothing here imports torch."""
 
 from __future__ import annotations
 
-import json as jsonlib
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from lockstep.cli_options import Json
 from lockstep.errors import BadInput
 
-bench = typer.Typer(help="The tables: ours beside the stock parts, from one interleaved run.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from lockstep.bench.contract import Benchmark, Option, Result
 
-Repeats = Annotated[int, typer.Option(min=1, help="How often each side is timed, in turn.")]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="A minimal run that only shows that it works: its numbers mean nothing.")
+]
+Save = Annotated[Path | None, typer.Option(help="Write the result to this file too, as JSON.", metavar="FILE")]
 
 
-@bench.command()
-def start(repeats: Repeats = 5, json: Json = False) -> None:
-    """Time from command to help text and to the first training step, beside stock PyTorch."""
-    from lockstep.bench.start import run as measure
-    from lockstep.report.render import console, figures
+class Benchmarks(TyperGroup):
+    """The commands, looked up when `lockstep bench` is called and not before."""
 
-    found = measure(repeats)
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names."""
+        from lockstep.bench.contract.registry import BENCHMARKS
+
+        return BENCHMARKS.names()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the one of that name; refuse an unknown name."""
+        from lockstep.bench.contract.registry import BENCHMARKS
+
+        return command(BENCHMARKS.get(cmd_name))
+
+
+bench = typer.Typer(
+    cls=Benchmarks, help="The benchmarks: ours beside the stock parts, from one interleaved run.", no_args_is_help=True
+)
+
+
+def command(benchmark: Benchmark) -> Any:
+    """Return the command of a benchmark; a command is made from the signature of a function."""
+    call = _function(benchmark)
+    call.__signature__ = inspect.Signature(_parameters(benchmark))  # type: ignore[attr-defined]
+    call.__annotations__ = {one.name: one.annotation for one in _parameters(benchmark)}
+    alone = typer.Typer(add_completion=False)
+    alone.command(benchmark.name, help=f"{benchmark.help}.")(call)
+    return typer.main.get_command(alone)
+
+
+def _function(benchmark: Benchmark) -> Callable[..., None]:
+    def call(*, quick: bool, json: bool, save: Path | None, **typed: Any) -> None:
+        from lockstep.bench.contract import measure, settings
+
+        given = {}
+        for option in benchmark.options:
+            value = typed[_identifier(option)]
+            given[option.name] = option.read(value) if isinstance(value, str) else value
+        if save is not None and not save.absolute().parent.is_dir():
+            raise BadInput(f"--save {save}: there is no folder {save.parent}")
+        chosen = settings(benchmark.options, given, quick=quick)
+        result = measure(benchmark, chosen, tell=lambda text: _tell(benchmark, f"{text} ..."))
+        _show(result, json=json, save=save)
+
+    return call
+
+
+def _parameters(benchmark: Benchmark) -> list[inspect.Parameter]:
+    own = [_parameter(_identifier(option), _annotation(option), None) for option in benchmark.options]
+    return [
+        *own,
+        _parameter("quick", Quick, False),
+        _parameter("save", Save, None),
+        _parameter("json", Json, False),
+    ]
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _identifier(option: Option[Any]) -> str:
+    return option.name.replace("-", "_")
+
+
+def _annotation(option: Option[Any]) -> Any:
+    """Return the type of an option for typer; what was not typed is None, because `--quick` decides it then."""
+    shown = f"{option.write(option.default)}; quick: {option.write(option.quick)}"
+    several = isinstance(option.default, tuple)
+    words = f" Of: {', '.join(option.choices)}." if option.choices else ""
+    return Annotated[
+        str | None,
+        typer.Option(
+            option.flag, help=option.help + words, show_default=shown, metavar="LIST" if several else "INTEGER"
+        ),
+    ]
+
+
+def _show(result: Result, *, json: bool, save: Path | None) -> None:
+    from lockstep.bench.contract import encode
+    from lockstep.report.units import duration
+
+    if save is not None:
+        save.write_text(encode(result) + "\n")
     if json:
-        typer.echo(jsonlib.dumps([{**vars(figure), "ratio": figure.ratio} for figure in found], indent=1))
+        typer.echo(encode(result))
     else:
-        console().print(figures(f"start-up, {repeats} repeats each", found))
+        from lockstep.bench.contract.terminal import show
+        from lockstep.report.render import console
+
+        show(result, console())
+    typer.echo(f"{result.benchmark}: took {duration(result.seconds)}", err=True)
 
 
-@bench.command()
-def collectives(repeats: Repeats = 20, json: Json = False) -> None:
-    """Time all_reduce on gloo, on shm, and in place in shared memory, beside a plain copy of the bytes."""
-    from lockstep.bench.collectives import main as measure
-
-    measure(json=json, repeats=repeats)
-
-
-@bench.command()
-def ddp(repeats: Repeats = 20, json: Json = False) -> None:
-    """Time a training step without communication, with torch DDP, and with ours; and take the memory."""
-    from lockstep.bench.ddp import main as measure
-
-    measure(json=json, repeats=repeats)
-
-
-@bench.command()
-def measure(repeats: Repeats = 40, json: Json = False) -> None:
-    """Time a training step with everything noted and with --no-measure."""
-    from lockstep.bench.measure import main
-
-    main(json=json, repeats=repeats)
-
-
-@bench.command()
-def syncbn(
-    runs: Annotated[int, typer.Option(min=40, help="Steps timed for each cell; a tenth for images.")] = 1000,
-    json: Json = False,
-) -> None:
-    """Time and memory of SyncBatchNorm on 2 workers, beside a version by hand and local BatchNorm."""
-    from lockstep.bench.syncbn import as_json, run, tables
-    from lockstep.report.render import console
-
-    found = run(runs)
-    if json:
-        typer.echo(jsonlib.dumps(as_json(found), indent=1))
-        return
-    for table in tables(found):
-        console().print(table)
-
-
-@bench.command("data")
-def bench_data(
-    items: Annotated[str, typer.Option(help="How many items, separated by commas.")] = "2000,10000,200000",
-    elements: Annotated[int, typer.Option(min=1, help="Numbers per item.")] = 2048,
-    ranks: Annotated[int, typer.Option(min=1, help="Processes that hold the data at once.")] = 4,
-    samples: Annotated[int, typer.Option(min=1000, help="Of the epoch whose first batch is timed.")] = 100_000_000,
-    training: Annotated[
-        bool, typer.Option(help="Time a small training too: by hand, and in Lightning if it is installed.")
-    ] = True,
-    repeats: Repeats = 3,
-    json: Json = False,
-) -> None:
-    """Hold tensors in memory three ways: one big tensor, a list of tensors, a Ragged."""
-    from lockstep.bench.data import Options
-    from lockstep.bench.data import run as measure
-
-    try:
-        sizes = tuple(int(part) for part in items.split(","))
-    except ValueError:
-        raise BadInput(f"--items {items}: numbers separated by commas are needed, e.g. 2000,10000") from None
-    options = Options(items=sizes, elements=elements, ranks=ranks, repeats=repeats, sampled=samples, training=training)
-    found = measure(options, tell=lambda text: typer.echo(f"{text} ...", err=True))
-    if json:
-        typer.echo(jsonlib.dumps(found.as_json(), indent=1))
-        return
-    from lockstep.bench.data_table import tables
-    from lockstep.report.render import console
-
-    for table in tables(found):
-        console().print(table)
+def _tell(benchmark: Benchmark, text: str) -> None:
+    typer.echo(f"{benchmark.name}: {text}", err=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from lockstep.bench.contract.markdown import blocks
+from lockstep.bench.contract.registry import BENCHMARKS
 from lockstep.cli import app
 from lockstep.registry import LAUNCHERS, PEERS, STRATEGIES
 from lockstep.train.schema.scalars import SCHEMA
@@ -44,14 +46,16 @@ def tables() -> dict[str, tuple[str, str]]:
     ]
     peers = [(f"`{one.name}`", one.help, one.launcher or "itself") for one in PEERS.all()]
     launchers = [(f"`{one.name}`", one.help) for one in LAUNCHERS.all()]
+    benchmarks = [(f"`{one.name}`", one.help) for one in BENCHMARKS.all()]
     return {
         "strategies": ("compare.md", table(("strategy", "what it is", "same bits", "workers"), strategies)),
         "peers": ("peers.md", table(("peer", "what it is", "started by"), peers)),
         "launchers": ("launchers.md", table(("launcher", "what it is"), launchers)),
+        "benchmarks": ("bench.md", table(("benchmark", "what it measures"), benchmarks)),
     }
 
 
-@pytest.mark.parametrize("name", ["strategies", "peers", "launchers"])
+@pytest.mark.parametrize("name", ["strategies", "peers", "launchers", "benchmarks"])
 def test_tables(name: str) -> None:
     page, expected = tables()[name]
     text = (DOCS / page).read_text(encoding="utf-8")
@@ -65,3 +69,25 @@ def test_the_page_of_the_run_folder_is_made_of_the_schema() -> None:
     assert schema_tables.described(text) == schema_tables.schema_types()
     assert schema_tables.with_tables(text) == text, f"a field was changed: run {schema_tables.COMMAND}"
     assert f"schema version {SCHEMA}:" in text
+
+
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_bench_commands(page: Path) -> None:
+    """Every `lockstep bench` of a page is a benchmark, which the contract suite runs, and has the options it names."""
+    text = page.read_text(encoding="utf-8")
+    for name, rest in re.findall(r"lockstep bench ([a-z]+)([^`\n#]*)", text):
+        options = {option.flag for option in BENCHMARKS.get(name).options} | {"--quick", "--save", "--json"}
+        assert set(re.findall(r"--[a-z][a-z-]*", rest)) <= options
+    assert {block.benchmark for block in blocks(text)} <= set(BENCHMARKS.names())
+
+
+def test_every_benchmark_is_shown_and_every_page_of_one_names_the_quick_form() -> None:
+    pages = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+    shown = {name for name in BENCHMARKS.names() for text in pages.values() if f"lockstep bench {name}" in text}
+    assert shown == set(BENCHMARKS.names())
+    with_tables = {name for name, text in pages.items() if blocks(text)}
+    assert with_tables >= {"README.md", "ddp.md", "shm.md", "sync-batchnorm.md", "data.md"}
+    assert [name for name in {*with_tables, "peers.md", "bench.md"} if "--quick" not in pages[name]] == []

@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "state": "comm digest torch_compat errors",
     "comparison": "launch report train registry errors",
     "doctor": "train world registry errors",
-    "bench": "recipes mesh state recipe report train strategies data nn exchange comm lanes world torch_compat errors",
+    "bench": "report launch recipes mesh state recipe train strategies data nn exchange comm lanes world torch_compat "
+    "registry errors version",
     "peers": "launch mesh state train strategies data recipe digest world torch_compat registry errors",
     "report": "train errors version registry",
     "launch": "train strategies comm world torch_compat errors registry",

@@ -2,103 +2,81 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import statistics
-import sys
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from lockstep.bench.ranks.start import run_ranks
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from lockstep.bench.contract import (
+    Benchmark,
+    Cell,
+    Column,
+    Figure,
+    Goal,
+    Measured,
+    Measurements,
+    Option,
+    Settings,
+    Table,
+    Tell,
+    Unit,
+    at_least,
+    at_most,
+    figure,
+    median,
+    repeats,
+    seconds,
+)
+from lockstep.bench.ranks.processes import run_ranks
 
 KIB, MIB = 1 << 10, 1 << 20
-SIZES: Final = (256, 4 * KIB, 64 * KIB, MIB, 25 * MIB, 64 * MIB)
-WORKERS: Final = (2, 4)
-WAYS: Final = ("gloo", "shm", "shm in place", "copy limit")
+SMALL, LARGE = 64 * KIB, 25 * MIB
+GLOO, SHM, IN_PLACE, COPY = WAYS = ("gloo", "shm", "shm in place", "copy limit")
 DDP: Final = ("torch DDP on gloo", "torch DDP on shm")
+SMALL_GOALS = {2: 10.0, 4: 25.0}
+LARGE_GOAL, IN_PLACE_GOAL, COPY_GOAL, DDP_GOAL = 3.0, 6.0, 1.5, 0.9
+SPREAD = "fastest to slowest repeat"
+
+Timings = Mapping[tuple[int, int, str], Measured]
+"""Seconds by workers, bytes and way: the median call of a repeat on the slowest rank, and of these the median."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """How long one way took at one size."""
-
-    workers: int
-    """Ranks, all on this machine."""
-    size: int
-    """Bytes of one rank's message; for a DDP step, of all gradients."""
-    way: str
-    """One of WAYS or DDP."""
-    seconds: float
-    """Median of one call on the slowest rank: of the calls of a repeat, and then of the repeats."""
-    fastest: float
-    """The same, of the best repeat."""
+def run(settings: Settings, tell: Tell) -> Measurements:
+    """Measure every way at every size in turn, for each number of workers."""
+    timings: dict[tuple[int, int, str], Measured] = {}
+    for workers in settings[WORKERS]:
+        tell(f"{workers} workers: start")
+        plan = {"sizes": settings[SIZES], "repeats": settings[REPEATS]}
+        for timed in run_ranks("lockstep.bench.ranks.collectives", workers, plan, tell=tell):
+            timings[workers, timed["size"], timed["way"]] = median(timed["seconds"])
+    return Measurements(tables=(calls_table(timings), steps_table(timings)), figures=tuple(figures(timings)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """A ratio that was aimed at, and what was found."""
+def figures(timings: Timings) -> list[Figure]:
+    """Return the ratios that the backend aims at, as far as both sides were measured."""
+    judged: list[Figure] = []
 
-    what: str
-    """The two sides."""
-    goal: float
-    """At least this, or at most where `at_most`."""
-    found: float
-    """The ratio of the medians."""
-    at_most: bool = False
-    """Whether smaller is better."""
+    def add(workers: int, size: int, pair: tuple[str, str], goal: Goal) -> None:
+        """`pair` is (over, under) of the ratio; ours is the one that should be small."""
+        over, under = (timings.get((workers, size, way)) for way in pair)
+        if over is None or under is None:
+            return
+        each = [one / other for one, other in zip(over.samples, under.samples, strict=True)]
+        ratio = Measured(value=over.value / under.value, low=min(each), high=max(each))
+        sides = [seconds(way, measured) for way, measured in zip(pair, (over, under), strict=True)]
+        ours, theirs = reversed(sides) if goal.at_least else sides
+        what = f"{pair[0]} / {pair[1]}, {readable(size)}, {workers} workers"
+        judged.append(figure(what, ours, theirs, goal, ratio, "single repeats"))
 
-    @property
-    def reached(self) -> bool:
-        """Tell whether the goal was reached."""
-        return self.found <= self.goal if self.at_most else self.found >= self.goal
-
-
-def run(workers: list[int], sizes: list[int], repeats: int) -> list[Row]:
-    """Measure every way at every size in turn, `repeats` times over, for each number of workers."""
-    return [row for count in workers for row in _run_ranks(count, sizes, repeats)]
-
-
-def _run_ranks(workers: int, sizes: list[int], repeats: int) -> list[Row]:
-    plan = {"sizes": sizes, "repeats": repeats}
-    found = run_ranks("lockstep.bench.ranks.collectives", workers, plan)
-    return [_row(workers, entry) for entry in found]
-
-
-def _row(workers: int, entry: dict[str, Any]) -> Row:
-    samples = entry["seconds"]
-    return Row(
-        workers=workers,
-        size=entry["size"],
-        way=entry["way"],
-        seconds=statistics.median(samples),
-        fastest=min(samples),
-    )
-
-
-def goals(rows: list[Row]) -> list[Goal]:
-    """Return the ratios that the backend aims at, as far as the rows hold both sides."""
-    seconds = {(row.workers, row.size, row.way): row.seconds for row in rows}
-    found: list[Goal] = []
-
-    def add(workers: int, size: int, pair: tuple[str, str], goal: float, *, at_most: bool = False) -> None:
-        first, second = (seconds.get((workers, size, way)) for way in pair)
-        if first is not None and second is not None:
-            what = f"{pair[0]} / {pair[1]}, {readable(size)}, W = {workers}"
-            found.append(Goal(what=what, goal=goal, found=first / second, at_most=at_most))
-
-    for workers, goal in ((2, 10.0), (4, 25.0)):
-        for size in (size for size in SIZES if size <= 64 * KIB):
-            add(workers, size, ("gloo", "shm"), goal)
-    for workers in WORKERS:
-        add(workers, 25 * MIB, ("gloo", "shm"), 3.0)
-        add(workers, 25 * MIB, ("gloo", "shm in place"), 6.0)
-    add(2, 25 * MIB, ("shm in place", "copy limit"), 1.5, at_most=True)
-    for row in rows:
-        if row.way == DDP[1] and row.workers == 2:
-            add(2, row.size, (DDP[1], DDP[0]), 0.9, at_most=True)
-    return found
+    for workers, size in sorted({(workers, size) for workers, size, _ in timings}):
+        if size <= SMALL and workers in SMALL_GOALS:
+            add(workers, size, (GLOO, SHM), at_least(SMALL_GOALS[workers]))
+        if size == LARGE and workers in SMALL_GOALS:
+            add(workers, size, (GLOO, SHM), at_least(LARGE_GOAL))
+            add(workers, size, (GLOO, IN_PLACE), at_least(IN_PLACE_GOAL))
+        if workers == 2:
+            add(workers, size, (DDP[1], DDP[0]), at_most(DDP_GOAL))
+            if size == LARGE:
+                add(workers, size, (IN_PLACE, COPY), at_most(COPY_GOAL))
+    return judged
 
 
 def readable(size: int) -> str:
@@ -109,53 +87,51 @@ def readable(size: int) -> str:
     return f"{size} B"
 
 
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+def calls_table(timings: Timings) -> Table:
+    """Return the times of one call."""
+    columns = [Column(name=way, unit=Unit.SECONDS, spread=SPREAD) for way in WAYS]
+    ratios = [Column(name=f"{GLOO} / {way}", unit=Unit.RATIO) for way in (SHM, IN_PLACE)]
+    rows: list[dict[str, Cell]] = []
+    for workers, size in sorted({(workers, size) for workers, size, way in timings if way in WAYS}):
+        times = {way: timings[workers, size, way] for way in WAYS}
+        row = {f"{GLOO} / {way}": Measured(value=times[GLOO].value / times[way].value) for way in (SHM, IN_PLACE)}
+        rows.append({"workers": workers, "message": readable(size), **times, **row})
+    return Table(
+        name="calls",
+        title="all_reduce, median time of one call",
+        columns=(Column(name="workers"), Column(name="message"), *columns, *ratios),
+        rows=tuple(rows),
+    )
 
 
-def tables(rows: list[Row]) -> list[Table]:
-    """Return the figures and the goals as tables."""
-    from rich.table import Table
-
-    seconds = {(row.workers, row.size, row.way): row.seconds for row in rows}
-    figures = Table(title="all_reduce, median time of one call")
-    for heading in ("W", "message", *WAYS, "gloo / shm", "gloo / in place"):
-        figures.add_column(heading, justify="right")
-    for workers, size in sorted({(row.workers, row.size) for row in rows if row.way in WAYS}):
-        times = [seconds.get((workers, size, way)) for way in WAYS]
-        ratios = [f"{times[0] / t:.1f}" if times[0] and t else "-" for t in times[1:3]]
-        figures.add_row(str(workers), readable(size), *map(_time, times), *ratios)
-    steps = Table(title="torch DDP on an MLP of 6.5 M parameters, median time of one step")
-    for heading in ("W", *DDP, "shm / gloo"):
-        steps.add_column(heading, justify="right")
-    for workers, size in sorted({(row.workers, row.size) for row in rows if row.way in DDP}):
-        gloo, shm = (seconds[(workers, size, way)] for way in DDP)
-        steps.add_row(str(workers), _time(gloo), _time(shm), f"{shm / gloo:.2f}")
-    aims = Table(title="goals, on two cores")
-    for heading in ("ratio", "goal", "found", ""):
-        aims.add_column(heading)
-    for goal in goals(rows):
-        sign = "<=" if goal.at_most else ">="
-        aims.add_row(goal.what, f"{sign} {goal.goal:g}", f"{goal.found:.2f}", "reached" if goal.reached else "missed")
-    return [figures, steps, aims]
+def steps_table(timings: Timings) -> Table:
+    """Return the times of a step of stock DDP."""
+    columns = [Column(name=way, unit=Unit.SECONDS, spread=SPREAD) for way in DDP]
+    rows: list[dict[str, Cell]] = []
+    for workers, size in sorted({(workers, size) for workers, size, way in timings if way in DDP}):
+        gloo, shm = (timings[workers, size, way] for way in DDP)
+        ratio = Measured(value=shm.value / gloo.value)
+        rows.append({"workers": workers, DDP[0]: gloo, DDP[1]: shm, "shm / gloo": ratio})
+    return Table(
+        name="steps",
+        title="torch DDP on an MLP of 6.5 M parameters, median time of one step",
+        columns=(Column(name="workers"), *columns, Column(name="shm / gloo", unit=Unit.RATIO)),
+        rows=tuple(rows),
+    )
 
 
-def main(*, json: bool = False, repeats: int = 15) -> None:
-    """Run all of it and print the tables, or JSON."""
-    rows = run(list(WORKERS), list(SIZES), repeats)
-    if json:
-        aims = [{**asdict(goal), "reached": goal.reached} for goal in goals(rows)]
-        found = {"rows": [asdict(row) for row in rows], "goals": aims}
-        sys.stdout.write(jsonlib.dumps(found, indent=1) + "\n")
-        return
-    from rich.console import Console
-
-    console = Console()
-    for table in tables(rows):
-        console.print(table)
-
-
-if __name__ == "__main__":
-    main(json="--json" in sys.argv)
+WORKERS = Option(name="workers", help="How many ranks, all on this machine.", default=(2, 4), quick=(2,), minimum=2)
+SIZES = Option(
+    name="sizes",
+    help="Bytes of one rank's message.",
+    default=(256, 4 * KIB, SMALL, MIB, LARGE, 64 * MIB),
+    quick=(256, LARGE),
+    minimum=4,
+)
+REPEATS = repeats(20)
+BENCHMARK = Benchmark(
+    name="collectives",
+    help="Time of all_reduce on gloo, on shm, and in place in shared memory, beside a plain copy of the bytes",
+    options=(WORKERS, SIZES, REPEATS),
+    run=run,
+)

@@ -2,58 +2,48 @@
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-import psutil
-import torch
-from torch.utils.data import DistributedSampler
+from lockstep.bench.contract import (
+    Benchmark,
+    Cell,
+    Column,
+    Figure,
+    Measured,
+    Measurements,
+    Option,
+    Settings,
+    Side,
+    Table,
+    Tell,
+    Unit,
+    at_most,
+    figure,
+    median,
+    median_and_quartiles,
+    repeats,
+    seconds,
+)
+from lockstep.bench.ranks.data.names import BIG, LIST, OURS, SIDES
+from lockstep.errors import BadInput
 
-from lockstep.bench.ranks.data.building import building
-from lockstep.bench.ranks.data.reading import epochs
-from lockstep.bench.ranks.data.sides import BIG, LIST, OURS, SIDES, make
-from lockstep.bench.ranks.data.starting import SECONDS, SERVER, SPAWN
-from lockstep.bench.ranks.data.training import by_hand, in_lightning
-from lockstep.data.loader import Share, batches
-from lockstep.errors import BadInput, RunFailed
-from lockstep.train.steps import quartiles
-
-WORKERS = (0, 2)
-SAMPLER_BYTES = 64
-"""What the stock sampler needs for each sample: its permutation, and a Python int in a list."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What is measured."""
-
-    items: tuple[int, ...] = (2_000, 10_000, 200_000)
-    """How many items; each number is a table row per side."""
-    elements: int = 2048
-    """Floats per item."""
-    ranks: int = 4
-    """Processes that hold the data at once."""
-    repeats: int = 3
-    """How often ranks with the fewest items are started, in turn: there one start varies most. Epochs and
-    builds are repeated in proportion, epochs of the fewest items most."""
-    sampled: int = 100_000_000
-    """Samples of the epoch whose first batch is timed; fewer where memory is too small for the stock sampler."""
-    training: bool = True
-    """Whether a small training is measured too, by hand and in Lightning, if that is installed."""
+NOTHING = "nothing"
+LOADER_WORKERS = (0, 2)
+LEAST_ITEMS = 100
+"""Of each rank."""
+SPREAD = "fastest to slowest"
+MIDDLE_HALF = "middle half of the pairs"
 
 
 @dataclass
-class Row:
-    """One side at one size."""
+class Holding:
+    """One side at one number of items."""
 
     items: int
+    """How many."""
     side: str
+    """One of SIDES."""
     start: list[float] = field(default_factory=list)
     """Seconds from starting spawned ranks to the last rank's first batch; importing torch is in it."""
     forked: list[float] = field(default_factory=list)
@@ -79,150 +69,210 @@ class Row:
     """What stopped it."""
 
 
-@dataclass(frozen=True)
-class Goal:
-    """A ratio that was promised."""
-
-    what: str
-    ratio: float
-    most: float
-    spread: tuple[float, float] | None = None
-    """The middle half of the pairs whose median the ratio is."""
+def check(settings: Settings) -> None:
+    """Refuse fewer items than the ranks can share."""
+    least = LEAST_ITEMS * settings[RANKS]
+    if min(settings[ITEMS]) < least:
+        raise BadInput(f"{ITEMS.flag} {min(settings[ITEMS])}: expected at least {least} for {settings[RANKS]} ranks")
 
 
-@dataclass(frozen=True)
-class Found:
-    """Everything of one run."""
-
-    rows: list[Row]
-    goals: list[Goal]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {"rows": [asdict(row) for row in self.rows], "goals": [asdict(goal) for goal in self.goals]}
-
-
-def run(options: Options, tell: Callable[[str], None] = lambda _: None) -> Found:
+def run(settings: Settings, tell: Tell) -> Measurements:
     """Measure all sides in turn; more items first make the list fail, which is a row that says so."""
-    if min(options.items) < 100 * options.ranks or options.elements < 1:
-        raise BadInput(f"--items: at least {100 * options.ranks} are needed for {options.ranks} ranks")
-    rows: list[Row] = []
-    goals: list[Goal] = []
-    for items in options.items:
-        here = {side: Row(items, side) for side in SIDES}
-        values = torch.randn(items, options.elements)
+    import torch
+
+    from lockstep.bench.ranks.data.building import building
+    from lockstep.bench.ranks.data.sampling import first_batches
+
+    holdings: list[Holding] = []
+    figures: list[Figure] = []
+    for items in settings[ITEMS]:
+        here = {side: Holding(items, side) for side in SIDES}
+        values = torch.randn(items, settings[ELEMENTS])
         tell(f"{items} items: building")
-        built, copied = building(values, options.repeats)
-        goals.append(_goal(f"{items} items: building / a plain copy of the bytes", built, copied, 3.0))
-        for repeat in range(options.repeats if items == options.items[0] else 1):
-            for how in (SPAWN, SERVER):
-                for side, row in here.items():
-                    if not row.why_not and (repeat == 0 or not (side == BIG or here[LIST].why_not)):
-                        tell(f"{items} items: {side} in {options.ranks} ranks by {how}, repeat {repeat + 1}")
-                        _start(row, options, how)
-        tell(f"{items} items: epochs")
-        rounds = (12 if items == options.items[0] else 4) * options.repeats
-        _epochs({side: row for side, row in here.items() if not row.why_not}, values, rounds)
-        if options.training and items == options.items[0]:
-            for side, row in here.items():
-                tell(f"{items} items: {side} in a small training, by hand and in Lightning")
-                row.by_hand = by_hand(side, items, options.elements)
-                row.lightning = in_lightning(side, items, options.elements)
-        rows += here.values()
-        goals += _goals(here)
-    tell("sampling")
-    return Found(rows, [*goals, _few_descriptors(rows), _sampling(options.sampled)])
+        built, copied = building(values, settings[REPEATS])
+        what = f"{items} items: building / a plain copy of the bytes"
+        figures.append(_paired(what, ("Ragged from a list", built), ("clone", copied), 3.0))
+        _start_ranks(here, settings, tell)
+        _read_epochs(here, values, settings, tell)
+        if items == settings[ITEMS][0]:
+            _train(here, settings, tell)
+        holdings += here.values()
+        figures += _figures(here, settings)
+    tell("first batch of a huge epoch")
+    samples, ours, theirs = first_batches(settings[SAMPLES])
+    what = f"first batch of {samples} samples: ours / DistributedSampler"
+    sampling = (seconds("lockstep", Measured(value=ours)), seconds("DistributedSampler", Measured(value=theirs)))
+    figures += [_descriptors(holdings), figure(what, *sampling, at_most(0.01))]
+    return Measurements(tables=(table(holdings),), figures=tuple(figures))
 
 
-def _start(row: Row, options: Options, how: str) -> None:
-    """Start ranks from a program of its own; see [Note: the program's own import]."""
-    plan = {"side": row.side, "items": row.items, "elements": options.elements, "ranks": options.ranks, "how": how}
-    command = [sys.executable, "-m", "lockstep.bench.ranks.data.starting", json.dumps(plan)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * SECONDS)
-    except subprocess.TimeoutExpired:
-        row.why_not = f"no end after {2 * SECONDS:.0f} s"
-        return
-    if done.returncode:
-        raise RunFailed(f"the program that starts ranks with a {row.side} failed:\n{done.stderr.strip()}")
-    found = json.loads(done.stdout)
-    row.why_not = found.get("why_not", "")
-    if row.why_not:
-        return
-    if how == SERVER:
-        row.forked.append(found["start"])
-        return
-    row.start.append(found["start"])
-    row.handed.append(found["handed"])
-    row.descriptors, row.private, row.shared, row.copies = (
-        found[name] for name in ("descriptors", "private", "shared", "copies")
+def _start_ranks(here: dict[str, Holding], settings: Settings, tell: Tell) -> None:
+    """Start ranks of every side, by both ways; with the fewest items in every repeat, because there one varies most."""
+    from lockstep.bench.ranks.data.programs import start_ranks
+    from lockstep.bench.ranks.data.starting import SERVER, SPAWN
+
+    items = here[OURS].items
+    for repeat in range(settings[REPEATS] if items == settings[ITEMS][0] else 1):
+        for how in (SPAWN, SERVER):
+            for side, holding in here.items():
+                if holding.why_not or (repeat and (side == BIG or here[LIST].why_not)):
+                    continue
+                tell(f"{items} items: {side} in {settings[RANKS]} ranks by {how}, repeat {repeat + 1}")
+                plan = {"side": side, "items": items, "elements": settings[ELEMENTS], "ranks": settings[RANKS]}
+                started = start_ranks({**plan, "how": how})
+                if isinstance(started, str):
+                    holding.why_not = started
+                elif how == SERVER:
+                    holding.forked.append(started["start"])
+                else:
+                    _note_start(holding, started)
+
+
+def _note_start(holding: Holding, started: dict[str, float]) -> None:
+    holding.start.append(started["start"])
+    holding.handed.append(started["handed"])
+    holding.copies = started["copies"]
+    holding.descriptors, holding.private, holding.shared = (
+        int(started[name]) for name in ("descriptors", "private", "shared")
     )
 
 
-def _epochs(rows: dict[str, Row], values: torch.Tensor, rounds: int) -> None:
-    context: Any = multiprocessing.get_context("spawn")
-    mine, theirs = context.Pipe(duplex=False)
-    sides = {side: make(side, values) for side in rows}
-    process = context.Process(target=epochs, args=(sides, WORKERS, rounds, theirs))
-    process.start()
-    theirs.close()
-    try:
-        found = mine.recv()
-    except EOFError:
-        raise RunFailed("a process that read epochs ended before it was done; its message stands above") from None
-    finally:
-        process.join()
-    for side, row in rows.items():
-        row.epoch = {workers: found[f"{side}/{workers}"] for workers in WORKERS}
+def _read_epochs(here: dict[str, Holding], values: object, settings: Settings, tell: Tell) -> None:
+    from lockstep.bench.ranks.data.programs import read_epochs
+
+    items = here[OURS].items
+    tell(f"{items} items: epochs")
+    rounds = (settings[ROUNDS] if items == settings[ITEMS][0] else -(-settings[ROUNDS] // 3)) * settings[REPEATS]
+    sides = [side for side, holding in here.items() if not holding.why_not]
+    for side, epoch in read_epochs(sides, values, LOADER_WORKERS, rounds).items():
+        here[side].epoch = epoch
 
 
-def _goals(rows: dict[str, Row]) -> list[Goal]:
-    ours, theirs, items = rows[OURS], rows[LIST], rows[OURS].items
-    found = [
-        _goal(f"{items} items: epoch, {n} loader workers: Ragged / one big tensor", ours.epoch[n], big, 1.05)
-        for n, big in rows[BIG].epoch.items()
+def _train(here: dict[str, Holding], settings: Settings, tell: Tell) -> None:
+    from lockstep.bench.ranks.data.programs import by_hand, in_lightning
+
+    for side in settings[TRAINED]:
+        if side != NOTHING:
+            tell(f"{here[side].items} items: {side} in a small training, by hand and in Lightning")
+            here[side].by_hand = by_hand(side, here[side].items, settings[ELEMENTS])
+            here[side].lightning = in_lightning(side, here[side].items, settings[ELEMENTS])
+
+
+def _figures(here: dict[str, Holding], settings: Settings) -> list[Figure]:
+    ours, theirs, items = here[OURS], here[LIST], here[OURS].items
+    judged = [
+        _paired(
+            f"{items} items: epoch, {workers} loader workers: Ragged / one big tensor",
+            (OURS, ours.epoch[workers]),
+            (BIG, big),
+            1.05,
+        )
+        for workers, big in here[BIG].epoch.items()
     ]
     if not theirs.why_not:
-        what = f"{items} items: start, {{}}: Ragged / list of tensors"
-        found.append(_goal(what.format("spawned ranks"), ours.start, theirs.start, 0.5))
-        found.append(_goal(what.format("the data's part of it"), ours.handed, theirs.handed, 0.5))
-        found.append(_goal(what.format("ranks from a fork server"), ours.forked, theirs.forked, 0.5))
-    return [*found, Goal(f"{items} items: memory of all ranks, in copies of the data", ours.copies, 1.1)]
+        kinds = {
+            "spawned ranks": (ours.start, theirs.start),
+            "the data's part of it": (ours.handed, theirs.handed),
+            "ranks from a fork server": (ours.forked, theirs.forked),
+        }
+        for kind, (mine, other) in kinds.items():
+            judged.append(
+                _paired(f"{items} items: start, {kind}: Ragged / list of tensors", (OURS, mine), (LIST, other), 0.5)
+            )
+    size = items * settings[ELEMENTS] * 4
+    held, data = (
+        Side(name=name, unit=Unit.BYTES, measured=Measured(value=value))
+        for name, value in (("held by all ranks", ours.copies * size), ("the data", size))
+    )
+    what = f"{items} items: memory of all ranks, in copies of the data"
+    return [*judged, figure(what, held, data, at_most(1.1), Measured(value=ours.copies))]
 
 
-def _goal(what: str, ours: Sequence[float], theirs: Sequence[float], most: float) -> Goal:
+def _paired(what: str, ours: tuple[str, Sequence[float]], theirs: tuple[str, Sequence[float]], most: float) -> Figure:
     """Compare neighbours in time, because a busy minute hurts both sides of a pair, and take the median."""
-    low, middle, high = quartiles([a / b for a, b in zip(ours, theirs, strict=True)])
-    return Goal(what, middle, most, (low, high))
+    ratio = median_and_quartiles([one / other for one, other in zip(ours[1], theirs[1], strict=True)])
+    mine, other = (seconds(name, median(samples)) for name, samples in (ours, theirs))
+    return figure(what, mine, other, at_most(most), ratio, MIDDLE_HALF)
 
 
-def _few_descriptors(rows: list[Row]) -> Goal:
-    counts = [row.descriptors for row in rows if row.side == OURS]
-    return Goal("descriptors of a rank: most items / fewest items", max(counts) / min(counts), 1.0)
+def _descriptors(holdings: Sequence[Holding]) -> Figure:
+    counts = [holding.descriptors for holding in holdings if holding.side == OURS]
+    most, fewest = (
+        Side(name=name, unit=Unit.COUNT, measured=Measured(value=value))
+        for name, value in (("most", max(counts)), ("fewest", min(counts)))
+    )
+    return figure("descriptors of a rank: most items / fewest items", most, fewest, at_most(1.0))
 
 
-def _sampling(samples: int) -> Goal:
-    """Compare the first batch of a huge epoch: ours, and the indices of the stock sampler."""
-    samples = min(samples, psutil.virtual_memory().available // SAMPLER_BYTES)
-    numbers = _Numbers(samples)
-    share = Share(global_batch=256, lanes=4, workers=4)
-    began = time.perf_counter()
-    next(batches(numbers, share, epoch=0, prefetch=0))
-    ours = time.perf_counter()
-    next(iter(DistributedSampler(numbers, 4, 0)))
-    theirs = time.perf_counter()
-    return Goal(f"first batch of {samples} samples: ours / DistributedSampler", (ours - began) / (theirs - ours), 0.01)
+COLUMNS = (
+    Column(name="items"),
+    Column(name="held as"),
+    Column(name="start, spawn", unit=Unit.SECONDS, spread=SPREAD),
+    Column(name="the data's part", unit=Unit.SECONDS, spread=SPREAD),
+    Column(name="start, server", unit=Unit.SECONDS, spread=SPREAD),
+    *(Column(name=f"epoch, {workers} workers", unit=Unit.SECONDS, spread=SPREAD) for workers in LOADER_WORKERS),
+    Column(name="files", unit=Unit.COUNT),
+    Column(name="private", unit=Unit.BYTES),
+    Column(name="shared", unit=Unit.BYTES),
+    Column(name="copies", unit=Unit.RATIO),
+    Column(name="trained by hand", unit=Unit.SECONDS),
+    Column(name="in Lightning", unit=Unit.SECONDS),
+)
 
 
-class _Numbers(torch.utils.data.Dataset[Any]):
-    """Its own numbers, without holding them."""
+def table(holdings: Sequence[Holding]) -> Table:
+    """Return what was measured; a side that could not be has its reason."""
+    rows = tuple(map(_row, holdings))
+    return Table(name="sides", title="the same items, three ways", columns=COLUMNS, rows=rows)
 
-    def __init__(self, count: int) -> None:
-        self.count = count
 
-    def __len__(self) -> int:
-        return self.count
+def _row(holding: Holding) -> dict[str, Cell]:
+    row: dict[str, Cell] = {"items": holding.items, "held as": holding.side}
+    if holding.why_not:
+        return {**row, "start, spawn": holding.why_not}
+    trained = {"trained by hand": holding.by_hand, "in Lightning": holding.lightning}
+    return {
+        **row,
+        "start, spawn": median(holding.start),
+        "the data's part": median(holding.handed),
+        "start, server": median(holding.forked),
+        **{f"epoch, {workers} workers": median(samples) for workers, samples in holding.epoch.items()},
+        "files": Measured(value=holding.descriptors),
+        "private": Measured(value=holding.private),
+        "shared": Measured(value=holding.shared),
+        "copies": Measured(value=holding.copies),
+        **{name: Measured(value=took) if isinstance(took, float) else took for name, took in trained.items()},
+    }
 
-    def gather(self, indices: Any) -> Any:
-        """Return the numbers that were asked for."""
-        return torch.as_tensor(indices)
+
+ITEMS = Option(name="items", help="How many items.", default=(2_000, 10_000, 200_000), quick=(200,))
+ELEMENTS = Option(name="elements", help="Numbers per item.", default=2048, quick=64)
+RANKS = Option(name="ranks", help="Processes that hold the data at once.", default=4, quick=2)
+SAMPLES = Option(
+    name="samples",
+    help="Of the epoch whose first batch is timed; fewer where memory is too small for the stock sampler.",
+    default=100_000_000,
+    quick=100_000,
+    minimum=1000,
+)
+TRAINED = Option(
+    name="trained",
+    help="Sides whose small training is timed too, by hand and in Lightning if it is installed.",
+    default=SIDES,
+    quick=(OURS,),
+    choices=(*SIDES, NOTHING),
+)
+ROUNDS = Option(
+    name="rounds",
+    help="Epochs of each side in a repeat, with the fewest items; short ones more often, of more items a third.",
+    default=12,
+    quick=1,
+)
+REPEATS = repeats(3, what="How often ranks with the fewest items are started; epochs and builds in proportion.")
+BENCHMARK = Benchmark(
+    name="data",
+    help="Time and memory of the same items in memory as one big tensor, as a list of tensors, and as a Ragged",
+    options=(ITEMS, ELEMENTS, RANKS, SAMPLES, TRAINED, ROUNDS, REPEATS),
+    run=run,
+    check=check,
+)

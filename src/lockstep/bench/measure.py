@@ -2,85 +2,83 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import statistics
-import sys
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
-from lockstep.bench.ranks.start import run_ranks
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from lockstep.bench.contract import (
+    Benchmark,
+    Cell,
+    Column,
+    Measured,
+    Measurements,
+    Option,
+    Settings,
+    Table,
+    Tell,
+    Unit,
+    at_most,
+    figure,
+    median,
+    repeats,
+    seconds,
+)
+from lockstep.bench.ranks.processes import run_ranks
 
 WAYS = {"single": (1, None), "ddp": (2, "shm"), "torch-ddp": (2, "gloo")}
 """Workers and backend by strategy."""
 GOAL = 0.02
+SPREAD = "quartiles"
+COLUMNS = (
+    Column(name="strategy"),
+    Column(name="workers"),
+    Column(name="measured", unit=Unit.SECONDS, spread="fastest to slowest"),
+    Column(name="--no-measure", unit=Unit.SECONDS, spread="fastest to slowest"),
+    Column(name="cost", unit=Unit.SHARE, spread=f"{SPREAD} of the pairs"),
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One strategy on `mlp`."""
-
-    strategy: str
-    """Which."""
-    workers: int
-    """How many."""
-    measured: float
-    """Median seconds of a step with everything noted."""
-    plain: float
-    """Median seconds of a step with `--no-measure`."""
-    cost: float
-    """The median over pairs of neighbours in time: how much longer the measured one took, as a share."""
-    spread: tuple[float, float]
-    """The quarter points of those pairs."""
-
-
-def run(repeats: int, strategies: tuple[str, ...] = tuple(WAYS)) -> list[Row]:
+def run(settings: Settings, tell: Tell) -> Measurements:
     """Time both sides in turn in the same processes, so that a pair sees the same machine."""
-    rows = []
-    for strategy in strategies:
+    rows: list[dict[str, Cell]] = []
+    figures = []
+    for strategy in settings[STRATEGIES]:
         workers, backend = WAYS[strategy]
-        plan = {"strategy": strategy, "backend": backend, "repeats": repeats}
-        found = run_ranks("lockstep.bench.ranks.measure", workers, plan)
-        pairs = [one / other - 1.0 for one, other in zip(found["measured"], found["plain"], strict=True)]
-        low, middle, high = statistics.quantiles(pairs, n=4) if len(pairs) > 1 else pairs * 3
-        rows.append(
-            Row(
-                strategy=strategy,
-                workers=workers,
-                measured=statistics.median(found["measured"]),
-                plain=statistics.median(found["plain"]),
-                cost=middle,
-                spread=(low, high),
+        tell(f"{strategy} on {workers} workers" if workers > 1 else strategy)
+        plan = {"strategy": strategy, "backend": backend, "repeats": settings[REPEATS], "warm_up": settings[WARM_UP]}
+        samples = run_ranks("lockstep.bench.ranks.measure", workers, plan)
+        cost = pair_cost(samples["measured"], samples["plain"])
+        ours, theirs = median(samples["measured"]), median(samples["plain"])
+        rows.append({"strategy": strategy, "workers": workers, "measured": ours, "--no-measure": theirs, "cost": cost})
+        ratio = Measured(value=1.0 + cost.value, low=1.0 + (cost.low or 0.0), high=1.0 + (cost.high or 0.0))
+        figures.append(
+            figure(
+                f"{strategy}: step, measured / --no-measure",
+                seconds("measured", ours),
+                seconds("--no-measure", theirs),
+                at_most(1.0 + GOAL),
+                ratio,
+                f"{SPREAD} of the pairs",
             )
         )
-    return rows
+    title = "mlp: time of a step with and without measuring"
+    table = Table(name="steps", title=title, columns=COLUMNS, rows=tuple(rows))
+    return Measurements(tables=(table,), figures=tuple(figures))
 
 
-def table(rows: list[Row]) -> Table:
-    """Return the rows."""
-    from rich.table import Table
-
-    made = Table(title="mlp: time of a step with and without measuring", title_justify="left")
-    made.add_column("strategy")
-    for heading in ("workers", "measured", "--no-measure", "cost", "quarter points", "goal"):
-        made.add_column(heading, justify="right")
-    for row in rows:
-        low, high = (f"{value:+.1%}" for value in row.spread)
-        sides = (f"{seconds * 1e3:.2f} ms" for seconds in (row.measured, row.plain))
-        made.add_row(
-            row.strategy, str(row.workers), *sides, f"{row.cost:+.1%}", f"{low} to {high}", f"at most {GOAL:.0%}"
-        )
-    return made
+def pair_cost(measured: list[float], plain: list[float]) -> Measured:
+    """Return how much longer the measured one took, as a share: the median over pairs of neighbours in time."""
+    pairs = [one / other - 1.0 for one, other in zip(measured, plain, strict=True)]
+    low, middle, high = statistics.quantiles(pairs, n=4) if len(pairs) > 1 else pairs * 3
+    return Measured(value=middle, low=low, high=high, samples=tuple(pairs))
 
 
-def main(*, json: bool, repeats: int) -> None:
-    """Run all of it and print the table, or JSON."""
-    rows = run(repeats)
-    if json:
-        sys.stdout.write(jsonlib.dumps([asdict(row) for row in rows], indent=1) + "\n")
-        return
-    from lockstep.report.render import console
-
-    console().print(table(rows))
+STRATEGIES = Option(
+    name="strategies", help="Which ways to train.", default=tuple(WAYS), quick=("single", "ddp"), choices=tuple(WAYS)
+)
+REPEATS = repeats(40, quick=2)
+WARM_UP = Option(name="warm-up", help="Repeats before these that are not counted.", default=3, quick=0, minimum=0)
+BENCHMARK = Benchmark(
+    name="measure",
+    help="Time of a training step with all its parts measured, and with --no-measure",
+    options=(STRATEGIES, REPEATS, WARM_UP),
+    run=run,
+)

@@ -3,67 +3,82 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.bench.contract import (
+    Benchmark,
+    Cell,
+    Column,
+    Figure,
+    Measurements,
+    Option,
+    Settings,
+    Table,
+    Tell,
+    Unit,
+    at_most,
+    figure,
+    median,
+    repeats,
+    seconds,
+)
+from lockstep.bench.ranks.tracebacks import first_traceback
 from lockstep.errors import RunFailed
 from lockstep.train.schema.rank_jsonl import rank_path, read_rank, steps_of
 
 STOCK = Path(__file__).with_name("ranks") / "stock_first_step.py"
+SPREAD = "fastest to slowest"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """Ours against theirs, both from the same interleaved run."""
+@dataclass(frozen=True)
+class Way:
+    """One side: what a person types, and how its time is taken."""
+
+    name: str
+    seconds: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two ways to the same point."""
 
     what: str
-    """What was timed."""
-    ours: float
-    """Seconds, the median."""
-    ours_spread: tuple[float, float]
-    """The fastest and the slowest."""
-    theirs: float
-    """Seconds, the median."""
-    theirs_spread: tuple[float, float]
-    """The fastest and the slowest."""
+    ours: Way
+    theirs: Way
     goal: float
-    """What the ratio should be at most."""
-
-    @property
-    def ratio(self) -> float:
-        """Ours over theirs."""
-        return self.ours / self.theirs
 
 
-def run(repeats: int) -> list[Figure]:
-    """Time both figures, each side in turn."""
-    return [
-        _figure("`lockstep --help` / `python -c 'import torch'`", _help, _import_torch, repeats, goal=0.25),
-        _figure("command to first step, 2 workers: spawn / torchrun", _spawn, _torchrun, repeats, goal=1.0),
-    ]
-
-
-def _figure(what: str, ours: object, theirs: object, repeats: int, *, goal: float) -> Figure:
-    times: tuple[list[float], list[float]] = ([], [])
-    for repeat in range(repeats + 1):
-        for side, measure in enumerate((ours, theirs)):
-            seconds = measure()  # type: ignore[operator]
-            if repeat:  # the first round only warms the disk cache
-                times[side].append(seconds)
-    mine, other = times
-    return Figure(
-        what=what,
-        ours=statistics.median(mine),
-        ours_spread=(min(mine), max(mine)),
-        theirs=statistics.median(other),
-        theirs_spread=(min(other), max(other)),
-        goal=goal,
+def run(settings: Settings, tell: Tell) -> Measurements:
+    """Time both pairs, each side in turn."""
+    pairs = (
+        Pair("command to help text, beside an import of torch", HELP, IMPORT_TORCH, 0.25),
+        Pair("command to first step, 2 workers: spawn / torchrun", SPAWN, TORCHRUN, 1.0),
     )
+    figures = tuple(_figure(pair, settings[REPEATS], settings[WARM_UP], tell) for pair in pairs)
+    columns = (Column(name="command"), Column(name="time", unit=Unit.SECONDS, spread=SPREAD))
+    rows: tuple[dict[str, Cell], ...] = tuple(
+        {"command": side.name, "time": side.measured} for figure in figures for side in (figure.ours, figure.theirs)
+    )
+    table = Table(name="commands", title="from the command to its first result", columns=columns, rows=rows)
+    return Measurements(tables=(table,), figures=figures)
+
+
+def _figure(pair: Pair, repeats: int, warm_up: int, tell: Tell) -> Figure:
+    samples: tuple[list[float], list[float]] = ([], [])
+    for repeat in range(-warm_up, repeats):
+        tell(f"{pair.what}: " + ("warm-up" if repeat < 0 else f"repeat {repeat + 1} of {repeats}"))
+        for side, way in enumerate((pair.ours, pair.theirs)):
+            took = way.seconds()
+            if repeat >= 0:
+                samples[side].append(took)
+    ours, theirs = (seconds(way.name, median(own)) for way, own in zip((pair.ours, pair.theirs), samples, strict=True))
+    return figure(pair.what, ours, theirs, at_most(pair.goal))
 
 
 def _timed(command: list[str]) -> float:
@@ -75,7 +90,8 @@ def _timed(command: list[str]) -> float:
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RunFailed(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        shown = " ".join(Path(word).name if word.startswith("/") else word for word in command)
+        raise RunFailed(f"{shown} ended with exit code {done.returncode}:\n{first_traceback(done.stderr)}")
     return done.stdout
 
 
@@ -102,3 +118,17 @@ def _torchrun() -> float:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     out = _run([*command, str(STOCK)])
     return float(json.loads(out.splitlines()[-1])["time"]) - began
+
+
+HELP, IMPORT_TORCH = Way("lockstep --help", _help), Way("python -c 'import torch'", _import_torch)
+SPAWN, TORCHRUN = Way("lockstep run, by spawn", _spawn), Way("a stock script, by torchrun", _torchrun)
+REPEATS = repeats(5)
+WARM_UP = Option(
+    name="warm-up", help="Rounds before these that only fill the disk cache.", default=1, quick=0, minimum=0
+)
+BENCHMARK = Benchmark(
+    name="start",
+    help="Time from a command to its help text and to the first training step, beside stock PyTorch",
+    options=(REPEATS, WARM_UP),
+    run=run,
+)

@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
+from lockstep.bench.contract import (
+    Benchmark,
+    Cell,
+    Column,
+    Figure,
+    Measured,
+    Measurements,
+    Option,
+    Settings,
+    Side,
+    Table,
+    Tell,
+    Unit,
+    at_most,
+    figure,
+    repeats,
+)
+from lockstep.bench.ranks.processes import run_ranks
+from lockstep.errors import BadInput
 
-from lockstep.bench.ranks.start import run_ranks
-
-GRID = [(batch, width) for batch in (32, 64) for width in (128, 256, 512, 1024)]
-IMAGES = [(16, 32, 16, 16), (16, 64, 32, 32), (32, 256, 8, 8)]
-FLOAT_BYTES = 4
-SPARE_BYTES = 2048
+WORKERS = 2
+GRID = tuple(f"{batch}x{width}" for batch in (32, 64) for width in (128, 256, 512, 1024))
+IMAGES = ("16x32x16x16", "16x64x32x32", "32x256x8x8")
+WIDEST = "64x1024"
+FLOAT_BYTES, SPARE_BYTES = 4, 2048
+OURS, BY_HAND, LOCAL = "ours", "by hand", "local"
+QUIET = {"KINETO_LOG_LEVEL": "6", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""Memory is read with torch's profiler, which logs each start and stop at its own highest level (5), and warns of every
+block that was allocated before it began: here that is how it is meant. Errors of torch still appear."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One way of normalising one shape; a step is a forward and its backward, on every worker."""
+class Step:
+    """A forward and its backward of one way on one shape, on every worker."""
 
     who: str
     """`local`, `by hand`, `torch` or `ours`."""
     backend: str
     """What the ranks talk through; for `local`, the device."""
-    seconds: float
-    """Of a step on the slowest rank, the median."""
-    quartiles: tuple[float, float]
-    """A quarter of the steps were faster, and a quarter slower."""
+    seconds: Measured
+    """On the slowest rank: the median and the quartiles."""
     bytes: int
     """The most that a step holds at once besides its input, its parameters and what is kept between steps;
     the gradients of the parameters are not counted."""
@@ -36,127 +55,181 @@ class Cell:
     sent: int
     """Bytes that a rank hands over to them."""
 
+    @property
+    def way(self) -> str:
+        """As a heading."""
+        return f"{self.who}, {self.backend}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """All ways of one shape."""
 
-    shape: tuple[int, ...]
-    """Of the input on each worker."""
+    name: str
+    """Of the input on each worker, for example `32x128`."""
     runs: int
     """How many steps were timed."""
-    cells: tuple[Cell, ...]
+    steps: tuple[Step, ...]
     """In the order in which they took turns."""
 
-    def cell(self, who: str, backend: str) -> Cell | None:
+    def step(self, who: str, backend: str) -> Step | None:
         """Return one way, if it could run here."""
-        return next((cell for cell in self.cells if (cell.who, cell.backend) == (who, backend)), None)
+        return next((step for step in self.steps if (step.who, step.backend) == (who, backend)), None)
 
     @property
     def activation(self) -> int:
         """Bytes of the input."""
         size = FLOAT_BYTES
-        for length in self.shape:
+        for length in lengths(self.name):
             size *= length
         return size
 
 
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """A ratio over all shapes, or those it speaks of."""
-
-    what: str
-    worst: float
-    best: float
-    goal: float
-
-
-def run(
-    runs: int, *, workers: int = 2, rounds: int = 20, shapes: Sequence[tuple[int, ...]] = (*GRID, *IMAGES)
-) -> list[Shape]:
+def run(settings: Settings, tell: Tell) -> Measurements:
     """Measure every way of every shape in one interleaved run."""
-    order = {"shapes": shapes, "runs": runs, "rounds": rounds}
-    return [_read(shape) for shape in run_ranks("lockstep.bench.ranks.syncbn", workers, order)]
+    names = settings[SHAPES]
+    tell(f"{WORKERS} workers: start")
+    shapes = [{"shape": lengths(name), "steps": steps_timed(lengths(name), settings[RUNS])} for name in names]
+    plan = {"shapes": shapes, "rounds": settings[REPEATS]}
+    measured = run_ranks("lockstep.bench.ranks.syncbn", WORKERS, plan, environment=QUIET, tell=tell)
+    ran = [read(name, entry) for name, entry in zip(names, measured, strict=True)]
+    return Measurements(tables=(times_table(ran), needs_table(ran)), figures=tuple(figures(ran)))
 
 
-def _read(found: dict[str, Any]) -> Shape:
-    shape = tuple(found["shape"])
-    gradients = 2 * shape[1] * FLOAT_BYTES
-    cells = [
-        Cell(**{**cell, "quartiles": tuple(cell["quartiles"]), "bytes": cell["bytes"] - gradients})
-        for cell in found["cells"]
+def check(settings: Settings) -> None:
+    """Refuse more turns than there are steps."""
+    least = min(steps_timed(lengths(name), settings[RUNS]) for name in settings[SHAPES])
+    if settings[REPEATS] > least:
+        raise BadInput(f"{REPEATS.flag} {settings[REPEATS]}: expected at most {least}, the steps of the largest input")
+
+
+def steps_timed(shape: Sequence[int], runs: int) -> int:
+    """Return how many steps of a shape are timed: fewer of images, which take longer."""
+    return runs if len(shape) == 2 else max(20, runs // 10)
+
+
+def lengths(name: str) -> list[int]:
+    """Return a shape as numbers."""
+    return list(map(int, name.split("x")))
+
+
+def read(name: str, entry: dict[str, Any]) -> Shape:
+    """Return what the ranks measured of one shape."""
+    gradients = 2 * lengths(name)[1] * FLOAT_BYTES
+    steps = [
+        Step(
+            who=way["who"],
+            backend=way["backend"],
+            seconds=Measured(value=way["seconds"], low=way["quartiles"][0], high=way["quartiles"][1]),
+            bytes=way["bytes"] - gradients,
+            collectives=way["collectives"],
+            sent=way["sent"],
+        )
+        for way in entry["ways"]
     ]
-    return Shape(shape=shape, runs=found["runs"], cells=tuple(cells))
+    return Shape(name=name, runs=entry["runs"], steps=tuple(steps))
 
 
-def ratios(
-    shapes: Sequence[Shape], ours: tuple[str, str], other: tuple[str, str], what: str = "seconds"
-) -> list[float]:
-    """Return ours over the other, by shape, where both ran."""
-    pairs = [(shape.cell(*ours), shape.cell(*other)) for shape in shapes]
-    return [getattr(mine, what) / getattr(theirs, what) for mine, theirs in pairs if mine and theirs]
-
-
-def goals(shapes: Sequence[Shape]) -> list[Goal]:
-    """Return what was asked for, beside what was found."""
-    widest = [shape for shape in shapes if shape.shape == (64, 1024)]
-    wanted = [
-        ("time, ours on shm / by hand on gloo", ratios(shapes, ("ours", "shm"), ("by hand", "gloo")), 0.25),
-        ("time, ours / by hand, both on gloo", ratios(shapes, ("ours", "gloo"), ("by hand", "gloo")), 0.7),
-        ("time, ours / by hand, both on shm", ratios(shapes, ("ours", "shm"), ("by hand", "shm")), 0.7),
-        ("time at 64 x 1024, ours on shm / local", ratios(widest, ("ours", "shm"), ("local", "cpu")), 2.5),
-        ("bytes, ours / by hand", ratios(shapes, ("ours", "gloo"), ("by hand", "gloo"), "bytes"), 0.45),
+def figures(shapes: Sequence[Shape]) -> list[Figure]:
+    """Return the ratios over all shapes, or those they speak of: the worst counts."""
+    widest = [shape for shape in shapes if shape.name == WIDEST]
+    goals = [
+        ("time, ours on shm / by hand on gloo", shapes, (OURS, "shm"), (BY_HAND, "gloo"), Unit.SECONDS, 0.25),
+        ("time, ours / by hand, both on gloo", shapes, (OURS, "gloo"), (BY_HAND, "gloo"), Unit.SECONDS, 0.7),
+        ("time, ours / by hand, both on shm", shapes, (OURS, "shm"), (BY_HAND, "shm"), Unit.SECONDS, 0.7),
+        ("time at 64 x 1024, ours on shm / local", widest, (OURS, "shm"), (LOCAL, "cpu"), Unit.SECONDS, 2.5),
+        ("bytes, ours / by hand", shapes, (OURS, "gloo"), (BY_HAND, "gloo"), Unit.BYTES, 0.45),
     ]
-    found = [Goal(what=what, worst=max(seen), best=min(seen), goal=goal) for what, seen, goal in wanted if seen]
+    judged = []
+    for what, among, ours, theirs, unit, goal in goals:
+        pairs = [(shape.step(*ours), shape.step(*theirs)) for shape in among]
+        sides = [(_side(mine, unit), _side(other, unit)) for mine, other in pairs if mine and other]
+        judged += _worst(what, sides, goal)
+    spare = Side(name="allowed", unit=Unit.BYTES, measured=Measured(value=SPARE_BYTES))
     over = [
-        (cell.bytes - 2 * shape.activation) / SPARE_BYTES
+        Side(name=step.way, unit=Unit.BYTES, measured=Measured(value=step.bytes - 2 * shape.activation))
         for shape in shapes
-        for cell in shape.cells
-        if cell.who == "ours"
+        for step in shape.steps
+        if step.who == OURS
     ]
-    found.append(Goal(what="(bytes of ours - two activations) / 2 KiB", worst=max(over), best=min(over), goal=1.0))
-    return found
+    return [*judged, *_worst("(bytes of ours - two activations) / 2 KiB", [(side, spare) for side in over], 1.0)]
 
 
-def as_json(shapes: Sequence[Shape]) -> dict[str, Any]:
-    """Return plain values."""
-    return {"shapes": [asdict(shape) for shape in shapes], "goals": [asdict(goal) for goal in goals(shapes)]}
+def _side(step: Step, unit: Unit) -> Side:
+    value = step.seconds if unit is Unit.SECONDS else Measured(value=step.bytes)
+    return Side(name=step.way, unit=unit, measured=value)
 
 
-def tables(shapes: Sequence[Shape]) -> list[Table]:
-    """Return the times, the needs and the goals as tables."""
-    columns = list(dict.fromkeys((cell.who, cell.backend) for shape in shapes for cell in shape.cells))
-    ways = list(dict.fromkeys(who for who, _ in columns))
-    meeting = [who for who in ways if who != "local"]
-    times = _table("forward and backward, microseconds: median (quartiles)", ["input", "runs"], columns)
-    needs = _table("what a step holds at most, in bytes, and what a rank sends", ["input", "two activations"], ways)
-    for who in meeting:
-        needs.add_column(f"{who}: exchanges, bytes sent", justify="right")
+def _worst(what: str, sides: Sequence[tuple[Side, Side]], goal: float) -> list[Figure]:
+    """Return the figure of the pair with the largest ratio, with the range of all; nothing if no pair was measured."""
+    if not sides:
+        return []
+    ratios = [ours.measured.value / theirs.measured.value for ours, theirs in sides]
+    worst = max(ratios)
+    ours, theirs = sides[ratios.index(worst)]
+    ratio = Measured(value=worst, low=min(ratios), high=worst, samples=tuple(ratios))
+    return [figure(what, ours, theirs, at_most(goal), ratio, "over the shapes")]
+
+
+def times_table(shapes: Sequence[Shape]) -> Table:
+    """Return the times."""
+    ways = list(dict.fromkeys(step.way for shape in shapes for step in shape.steps))
+    columns = [Column(name=way, unit=Unit.SECONDS, spread="quartiles") for way in ways]
+    rows: list[dict[str, Cell]] = [
+        {"input": _spaced(shape.name), "steps": shape.runs, **{step.way: step.seconds for step in shape.steps}}
+        for shape in shapes
+    ]
+    return Table(
+        name="times",
+        title="forward and backward on 2 workers, median",
+        columns=(Column(name="input"), Column(name="steps"), *columns),
+        rows=tuple(rows),
+    )
+
+
+def needs_table(shapes: Sequence[Shape]) -> Table:
+    """Return what a step holds at most, and what a rank sends."""
+    who = list(dict.fromkeys(step.who for shape in shapes for step in shape.steps))
+    meeting = [name for name in who if name != LOCAL]
+    names = ["two activations", *who, *(f"{name}: {what}" for name in meeting for what in ("exchanges", "bytes sent"))]
+    rows = []
     for shape in shapes:
-        name = " x ".join(map(str, shape.shape))
-        times.add_row(name, str(shape.runs), *(_time(shape.cell(*column)) for column in columns))
-        most = [max((cell for cell in shape.cells if cell.who == who), key=lambda cell: cell.bytes) for who in ways]
-        sent = [f"{cell.collectives}, {cell.sent:,}" for cell in most if cell.who in meeting]
-        needs.add_row(name, f"{2 * shape.activation:,}", *(f"{cell.bytes:,}" for cell in most), *sent)
-    asked = Table(title="ratios over the shapes", title_justify="left", title_style="bold")
-    asked.add_column("what")
-    for heading in ("best", "worst", "goal"):
-        asked.add_column(heading, justify="right")
-    for goal in goals(shapes):
-        asked.add_row(goal.what, f"{goal.best:.2f}", f"{goal.worst:.2f}", f"at most {goal.goal:.2f}")
-    return [times, needs, asked]
+        row: dict[str, Cell] = {"input": _spaced(shape.name), "two activations": _count(2 * shape.activation)}
+        for name in who:
+            most = max((step for step in shape.steps if step.who == name), key=lambda step: step.bytes)
+            row[name] = _count(most.bytes)
+            if name in meeting:
+                row |= {f"{name}: exchanges": _count(most.collectives), f"{name}: bytes sent": _count(most.sent)}
+        rows.append(row)
+    return Table(
+        name="needs",
+        title="what a step holds at most, in bytes, and what a rank sends",
+        columns=(Column(name="input"), *(Column(name=name, unit=Unit.COUNT) for name in names)),
+        rows=tuple(rows),
+    )
 
 
-def _table(title: str, first: list[str], columns: Sequence[str | tuple[str, str]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column(first[0])
-    for heading in [*first[1:], *(way if isinstance(way, str) else ", ".join(way) for way in columns)]:
-        table.add_column(heading, justify="right")
-    return table
+def _count(value: int) -> Measured:
+    return Measured(value=value)
 
 
-def _time(cell: Cell | None) -> str:
-    if cell is None:
-        return ""
-    low, high = cell.quartiles
-    return f"{cell.seconds * 1e6:.0f} ({low * 1e6:.0f}-{high * 1e6:.0f})"
+def _spaced(name: str) -> str:
+    return name.replace("x", " x ")
+
+
+SHAPES = Option(
+    name="shapes",
+    help="Inputs of each worker, as batch x features or batch x channels x height x width.",
+    default=(*GRID, *IMAGES),
+    quick=(WIDEST, IMAGES[0]),
+    choices=(*GRID, *IMAGES),
+)
+RUNS = Option(name="runs", help="Steps timed for each way; a tenth for images.", default=1000, quick=40, minimum=40)
+REPEATS = repeats(20, quick=2, what="In how many turns these are timed.")
+BENCHMARK = Benchmark(
+    name="syncbn",
+    help="Time and memory of SyncBatchNorm on 2 workers, beside a version by hand and local BatchNorm",
+    options=(SHAPES, RUNS, REPEATS),
+    run=run,
+    check=check,
+)

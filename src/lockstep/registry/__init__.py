@@ -1,4 +1,4 @@
-"""What there is to choose from: strategies, launchers and peers, each described by its own module.
+"""What there is to choose from: strategies, launchers, peers and benchmarks, each described by its own module.
 
 A module describes itself in one frozen value, and imports neither torch nor the package of a peer to do so:
 
@@ -6,10 +6,12 @@ A module describes itself in one frozen value, and imports neither torch nor the
     strategy   STRATEGY = StrategyDescription(...)   lockstep.strategies      --strategy NAME
     launcher   LAUNCHER = LauncherDescription(...)   lockstep.launchers       --launcher NAME
     peer       PEER = PeerDescription(...)           lockstep.peers           --strategy NAME, or --peers
+    benchmark  BENCHMARK = Benchmark(...)            lockstep.benchmarks      lockstep bench NAME
 
 Every description has a name, one line of help, and a function that says why it cannot be used on this machine. What
-else it must say stands in its class: `strategies.py`, `launchers.py`, `peers.py`. The modules that come with Lockstep
-are listed there, one line each. Another package adds its own by an entry point of the same name:
+else it must say stands in its class: `strategies.py`, `launchers.py`, `peers.py`, and `bench/contract`. The modules
+that come with Lockstep are listed there, one line each; every module of `bench` is a benchmark. Another package adds
+its own by an entry point of the same name:
 
     [project.entry-points."lockstep.strategies"]
     toy = "lockstep_toy:STRATEGY"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from lockstep.train.weights import NAME as WEIGHTS
 
 if TYPE_CHECKING:
-    from lockstep.bench.start import Figure
     from lockstep.report.collect import FinishedRun, Run
 
 LOSS_ROWS = 8
@@ -24,21 +21,6 @@ def console() -> Console:
     """Return the console for results; wide enough for a table when the output is a file."""
     plain = Console()
     return plain if plain.is_terminal else Console(width=WIDTH)
-
-
-def figures(title: str, measured: Sequence[Figure]) -> Table:
-    """Return the table of a benchmark whose rows are ratios."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("ours / theirs")
-    for heading in ("ours", "theirs", "ratio", "goal"):
-        table.add_column(heading, justify="right")
-    for figure in measured:
-        sides = [
-            f"{middle:.2f} s ({low:.2f} to {high:.2f})"
-            for middle, (low, high) in ((figure.ours, figure.ours_spread), (figure.theirs, figure.theirs_spread))
-        ]
-        table.add_row(escape(figure.what), *sides, f"{figure.ratio:.2f}", f"at most {figure.goal:.2f}")
-    return table
 
 
 def loss_table(run: Run) -> Table:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 from ctypes import memmove
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import lockstep  # noqa: F401 - registers shm
 from lockstep.bench.collectives import DDP, WAYS
+from lockstep.bench.ranks.rank import join, serve, tell
 from lockstep.comm.arena import Arena
 from lockstep.recipes.mlp import CLASSES, FEATURES, make_model
 from lockstep.strategies.torch_ddp.strategy import best_settings
@@ -96,7 +94,7 @@ def _ddp_step(group: Any) -> tuple[int, Callable[[], object]]:
     return sum(p.numel() * 4 for p in net.parameters()), step
 
 
-def _measure(plan: dict[str, Any]) -> Samples:
+def _samples(plan: dict[str, Any]) -> Samples:
     shm = dist.new_group(list(range(plan["workers"])), backend="shm")
     gloo = dist.group.WORLD
     sizes: list[int] = plan["sizes"]
@@ -105,7 +103,8 @@ def _measure(plan: dict[str, Any]) -> Samples:
     samples = Samples(arena.barrier)
     ways = {size: _all_reduce(size, gloo, shm, arena) for size in sizes}
     steps = dict(zip(DDP, (_ddp_step(group) for group in (gloo, shm)), strict=True))
-    for _ in range(plan["repeats"]):
+    for repeat in range(plan["repeats"]):
+        tell(plan, f"{plan['workers']} workers: repeat {repeat + 1} of {plan['repeats']}")
         for size in sizes:
             for way in WAYS:
                 samples.take(size, way, ways[size][way])
@@ -114,29 +113,18 @@ def _measure(plan: dict[str, Any]) -> Samples:
     return samples
 
 
-def main() -> None:
-    """Measure, and print the slowest rank's seconds of every sample on rank 0."""
-    plan = json.loads(sys.argv[1])
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{plan['folder']}/store",
-        rank=plan["rank"],
-        world_size=plan["workers"],
-        timeout=timedelta(seconds=300),
-    )
-    samples = _measure(plan)
+def measure(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the slowest rank's seconds of every sample."""
+    join(plan, "gloo")
+    samples = _samples(plan)
     everyone: list[Any] = [None] * plan["workers"]
     dist.all_gather_object(everyone, samples.seconds)
-    if plan["rank"] == 0:
-        found = []
-        for size, way in samples.seconds:
-            by_sample = zip(*(seconds[(size, way)] for seconds in everyone), strict=True)
-            found.append({"size": size, "way": way, "seconds": [max(ranks) for ranks in by_sample]})
-        sys.stdout.write(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
+    timed = []
+    for size, way in samples.seconds:
+        by_sample = zip(*(seconds[(size, way)] for seconds in everyone), strict=True)
+        timed.append({"size": size, "way": way, "seconds": [max(ranks) for ranks in by_sample]})
+    return timed
 
 
 if __name__ == "__main__":
-    main()
+    serve(measure)

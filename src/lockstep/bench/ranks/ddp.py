@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import json
 import random
-import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import psutil
@@ -19,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import lockstep
-from lockstep.bench.ddp import MANY
+from lockstep.bench.ddp import LANES
+from lockstep.bench.ranks.rank import join, serve, world
 from lockstep.comm.group import Group
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.recipe import Recipe, load
@@ -48,24 +46,24 @@ def small_tensors() -> Recipe:
     )
 
 
-def make_step(way: str, recipe: Recipe, world: lockstep.World, groups: dict[str, Any]) -> Step:
+def make_step(way: str, recipe: Recipe, place: lockstep.World, groups: dict[str, Any]) -> Step:
     """Return a training step on this rank's share of one global batch."""
-    share = recipe.global_batch // world.size
+    share = recipe.global_batch // place.size
     dataset = recipe.dataset()
-    own = [tensor[world.rank * share : (world.rank + 1) * share] for tensor in dataset.tensors]
+    own = [tensor[place.rank * share : (place.rank + 1) * share] for tensor in dataset.tensors]
     if way.startswith("lockstep ddp"):
-        each = MANY // world.size if "lanes" in way else 1  # else as many lanes as workers
+        each = LANES // place.size if "lanes" in way else 1  # else as many lanes as workers
         trainer = lockstep.Trainer(
-            world,
+            place,
             recipe.model,
             recipe.optimizer,
             recipe.loss,
             strategy="ddp",
-            lanes=each * world.size,
+            lanes=each * place.size,
             exact="inexact" not in way,
         )
         cut = zip(*(tensor.chunk(each) for tensor in own), strict=True)
-        lanes = [LaneBatch(world.rank * each + i, share // each, list(lane)) for i, lane in enumerate(cut)]
+        lanes = [LaneBatch(place.rank * each + i, share // each, list(lane)) for i, lane in enumerate(cut)]
         batch = Batch(0, 0, recipe.global_batch, tuple(lanes))
         return lambda: trainer.step(batch)
     torch.manual_seed(0)
@@ -89,58 +87,49 @@ def make_step(way: str, recipe: Recipe, world: lockstep.World, groups: dict[str,
     return step
 
 
-def time_steps(steps: dict[str, Step], repeats: int) -> dict[str, list[float]]:
+def time_steps(steps: dict[str, Step], turns: int) -> dict[str, list[float]]:
     """Time each way in turn; the first steps of each warm it up (torch DDP rebuilds its buckets then)."""
     for step in steps.values():
         for _ in range(3):
             step()
-    found: dict[str, list[float]] = {way: [] for way in steps}
-    turns, order = list(steps.items()), random.Random(0)  # noqa: S311 - the same on every rank
-    for _ in range(repeats):
-        order.shuffle(turns)
-        for way, step in turns:
+    seconds: dict[str, list[float]] = {way: [] for way in steps}
+    ways, order = list(steps.items()), random.Random(0)  # noqa: S311 - the same on every rank
+    for _ in range(turns):
+        order.shuffle(ways)
+        for way, step in ways:
             dist.barrier()
             step()  # finds the caches full of another way's weights
             for _ in range(SAMPLES_PER_TURN):
                 began = time.perf_counter()
                 step()
-                found[way].append(time.perf_counter() - began)
-    return found
+                seconds[way].append(time.perf_counter() - began)
+    return seconds
 
 
-def main() -> None:
-    """Measure, and print the slowest rank's seconds of every sample, or the memory of all ranks, on rank 0."""
-    plan = json.loads(sys.argv[1])
+def measure(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the slowest rank's seconds of every sample, or the memory of all ranks."""
     torch.set_num_threads(1)
     importlib.import_module(COMPILER)  # torch.optim imports it at the first step: it belongs to the baseline
     if not plan.get("memory"):
         keep_freed_memory()  # as the trainer does by itself; else page faults decide which way is faster, by luck
     before = psutil.Process().memory_full_info().pss
-    rank, workers = plan["rank"], plan["workers"]
-    store = f"file://{plan['folder']}/store"
-    dist.init_process_group("shm", init_method=store, rank=rank, world_size=workers, timeout=timedelta(seconds=300))
-    groups = {"shm": dist.group.WORLD, "gloo": dist.new_group(list(range(workers)), backend="gloo")}
-    here = {"local_rank": rank, "local_size": workers, "node": 0, "nodes": 1, "host": "here", "device": "cpu"}
-    world = lockstep.World(rank=rank, size=workers, threads=1, backend="shm", launcher="bench", **here)
+    join(plan, "shm")
+    groups = {"shm": dist.group.WORLD, "gloo": dist.new_group(list(range(plan["workers"])), backend="gloo")}
+    place = world(plan, "shm")
     recipe = small_tensors() if plan["model"].startswith("500") else load(plan["model"])
     # What is made first lies elsewhere in memory, and is faster or slower for it: so starts go there and back.
     ways = plan["ways"][:: -1 if plan.get("start", 0) % 2 else 1]
-    steps = {way: make_step(way, recipe, world, groups) for way in ways}
+    steps = {way: make_step(way, recipe, place, groups) for way in ways}
     if plan.get("memory"):
         for _ in range(MEMORY_STEPS):
             steps[plan["ways"][0]]()
         dist.barrier()
         rows = gather(Group.everyone(), [float(psutil.Process().memory_full_info().pss - before)])
-        result: dict[str, Any] = {"memory": sum(row[0] for row in rows)}
-    else:
-        seconds = time_steps(steps, plan["repeats"])
-        slowest = {way: zip(*gather(Group.everyone(), times), strict=True) for way, times in seconds.items()}
-        result = {"seconds": {way: [max(ranks) for ranks in rows] for way, rows in slowest.items()}}
-    if rank == 0:
-        sys.stdout.write(json.dumps(result))
-    dist.barrier()
-    dist.destroy_process_group()
+        return {"memory": sum(row[0] for row in rows)}
+    seconds = time_steps(steps, plan["turns"])
+    slowest = {way: zip(*gather(Group.everyone(), times), strict=True) for way, times in seconds.items()}
+    return {"seconds": {way: [max(ranks) for ranks in rows] for way, rows in slowest.items()}}
 
 
 if __name__ == "__main__":
-    main()
+    serve(measure)

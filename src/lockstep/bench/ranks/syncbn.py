@@ -1,13 +1,8 @@
-"""One rank of `lockstep bench syncbn`: every column of every shape, in turn; rank 0 prints what was measured.
-
-python -m lockstep.bench.ranks.syncbn '{"rank": 0, "workers": 2, "folder": ..., "shapes": ..., "runs": ..., ...}'
-"""
+"""One rank of `lockstep bench syncbn`: every way of every shape, in turn."""
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,6 +13,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import lockstep  # noqa: F401 - registers the backend "shm"
+from lockstep.bench.ranks.rank import join, serve, tell
 from lockstep.bench.ranks.syncbn_by_hand import ByHand
 from lockstep.nn import SyncBatchNorm
 from lockstep.nn.row_gather import RowGather
@@ -33,11 +29,10 @@ Column = tuple[str, str]
 """Who and on which backend."""
 
 
-def main(order: dict[str, Any]) -> None:
-    """Measure everything that is ordered."""
-    torch.set_num_threads(1)
-    rank, size = order["rank"], order["workers"]
-    dist.init_process_group("gloo", init_method=f"file://{order['folder']}/store", rank=rank, world_size=size)
+def measure(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what a step of each way takes and needs, by shape."""
+    rank, size = plan["rank"], plan["workers"]
+    join(plan, "gloo")
     groups: dict[str, ProcessGroup] = {
         name: dist.new_group(backend=name) for name in BACKENDS if name in dist.Backend.backend_list
     }
@@ -48,21 +43,22 @@ def main(order: dict[str, Any]) -> None:
         name = dist.get_default_backend_for_device(kind)
         groups[name] = dist.new_group(backend=name)
         devices[name] = f"{kind}:{rank}"
-    found = [_shape(tuple(shape), groups, devices, order) for shape in order["shapes"]]
-    if rank == 0:
-        print(json.dumps(found), flush=True)  # noqa: T201 - its result
-    dist.destroy_process_group()
+    measured = []
+    for entry in plan["shapes"]:
+        tell(plan, f"input {' x '.join(map(str, entry['shape']))}, {entry['steps']} steps of each way")
+        runs = entry["steps"] // plan["rounds"]
+        measured.append(_shape(tuple(entry["shape"]), groups, devices, runs, plan["rounds"]))
+    return measured
 
 
 def _shape(
-    shape: tuple[int, ...], groups: dict[str, ProcessGroup], devices: dict[str, str], order: dict[str, Any]
+    shape: tuple[int, ...], groups: dict[str, ProcessGroup], devices: dict[str, str], runs: int, rounds: int
 ) -> dict[str, Any]:
     """Measure one shape: what a step needs first, then the times, every column in turn."""
     steps = _columns(shape, groups, devices)
-    runs = max(20, order["runs"] // (1 if len(shape) == 2 else 10)) // order["rounds"]
-    cells = {column: _needs(step) for column, step in steps.items()}
+    needs = {column: _needs(step) for column, step in steps.items()}
     times: dict[Column, list[float]] = {column: [] for column in steps}
-    for _ in range(order["rounds"]):
+    for _ in range(rounds):
         for column, step in steps.items():
             dist.barrier()
             for number in range(runs + 3):
@@ -71,10 +67,10 @@ def _shape(
                 if number >= 3:
                     times[column].append(time.perf_counter() - began)
     rows = []
-    for (who, backend), cell in cells.items():
+    for (who, backend), needed in needs.items():
         low, middle, high = statistics.quantiles(_slowest(times[who, backend]), n=4)
-        rows.append({"who": who, "backend": backend, "seconds": middle, "quartiles": [low, high], **cell})
-    return {"shape": list(shape), "runs": runs * order["rounds"], "cells": rows}
+        rows.append({"who": who, "backend": backend, "seconds": middle, "quartiles": [low, high], **needed})
+    return {"shape": list(shape), "runs": runs * rounds, "ways": rows}
 
 
 def _slowest(seconds: list[float]) -> list[float]:
@@ -151,4 +147,4 @@ class _Counting:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    serve(measure)

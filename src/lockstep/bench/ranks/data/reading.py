@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,12 +82,20 @@ def _settle() -> None:
 
 
 def epochs(sides: dict[str, Any], workers: Sequence[int], rounds: int, pipe: Connection) -> None:
-    """Run in one spawned process: epochs of all sides in turn, there and back, after a first round to warm up.
+    """Run in one spawned process: send the seconds of each side's epochs, or the traceback of what went wrong."""
+    try:
+        pipe.send(_time_epochs(sides, workers, rounds))
+    except Exception:
+        pipe.send(traceback.format_exc())
+
+
+def _time_epochs(sides: dict[str, Any], workers: Sequence[int], rounds: int) -> dict[str, list[float]]:
+    """Read epochs of all sides in turn, there and back, after a first round to warm up.
 
     Short epochs vary most, so there are more of them; those with workers take longest, so there are fewer.
     """
     _settle()
-    found: dict[str, list[float]] = {f"{side}/{count}": [] for side in sides for count in workers}
+    timed: dict[str, list[float]] = {f"{side}/{count}": [] for side in sides for count in workers}
     for count in workers:
         items = len(next(iter(sides.values())))
         turns = max(3, min(rounds, READS // items // 4)) if count else max(7, min(8 * rounds, READS // items))
@@ -94,8 +103,8 @@ def epochs(sides: dict[str, Any], workers: Sequence[int], rounds: int, pipe: Con
             for side in sides if turn % 2 else reversed(sides):
                 seconds = read(loader(sides[side], 0, 1, count))
                 if turn >= 0:
-                    found[f"{side}/{count}"].append(seconds)
-    pipe.send(found)
+                    timed[f"{side}/{count}"].append(seconds)
+    return timed
 
 
 def trim() -> None:

@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from lockstep.bench.ranks.data.names import BIG, LIST
 from lockstep.data.ragged import Ragged  # in every rank of every side, so that importing it is nobody's data
-
-SIDES = ("one big tensor", "list of tensors", "Ragged")
-BIG, LIST, OURS = SIDES
 
 
 class Items(Dataset[Any]):

@@ -3,7 +3,7 @@
     python -m lockstep.bench.ranks.data.starting '{"side": ..., "items": ...,
         "elements": ..., "ranks": ..., "how": ...}'
 
-It prints what a start took and what the ranks hold, or why there is none, as JSON.
+It prints what a start took and what the ranks hold, or why there was none, as JSON.
 
 [Note: the program's own import] A spawned rank runs the program's imports again before it reads what it is handed,
 and the program waits until it reads, once that is more than a pipe holds. So it is no detail of the measurement
@@ -18,15 +18,18 @@ import multiprocessing
 import resource
 import sys
 import time
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
 
+from lockstep.bench.ranks.data.names import LIST
 from lockstep.bench.ranks.data.reading import Stamp, first_epoch
-from lockstep.bench.ranks.data.sides import LIST, make
+from lockstep.bench.ranks.data.sides import make
 
 SPAWN, SERVER = "spawn", "forkserver"
 SECONDS = 120.0
+NO_ANSWER = "no answer within"
 
 
 def start(data: Any, size: int, ranks: int, how: str) -> dict[str, Any]:
@@ -48,7 +51,7 @@ def start(data: Any, size: int, ranks: int, how: str) -> dict[str, Any]:
             theirs.close()
             pipes.append(mine)
             processes.append(process)
-        told = [_receive(pipe) for pipe in pipes]
+        told = _receive(pipes)
     except (OSError, RuntimeError, EOFError) as error:
         return {"why_not": _why(error)}
     finally:
@@ -65,10 +68,16 @@ def start(data: Any, size: int, ranks: int, how: str) -> dict[str, Any]:
     }
 
 
-def _receive(pipe: Any) -> Any:
-    if not pipe.poll(SECONDS):
-        raise RuntimeError(f"no answer within {SECONDS:.0f} s")
-    return pipe.recv()
+def _receive(pipes: list[Any]) -> list[dict[str, Any]]:
+    """Return what each rank tells; the first that ends without a word is an EOFError, though others wait for it."""
+    told: dict[Any, dict[str, Any]] = {}
+    limit = time.monotonic() + SECONDS
+    while len(told) < len(pipes):
+        ready: list[Any] = wait([pipe for pipe in pipes if pipe not in told], limit - time.monotonic())
+        if not ready:
+            raise RuntimeError(f"{NO_ANSWER} {SECONDS:.0f} s")
+        told |= {pipe: pipe.recv() for pipe in ready}
+    return [told[pipe] for pipe in pipes]
 
 
 def _why(error: Exception) -> str:

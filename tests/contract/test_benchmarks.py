@@ -1,0 +1,169 @@
+"""Every benchmark keeps the contract: the quick form runs from the command line, a rank that fails is one message."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lockstep.bench.contract import Figure, Measured, Result, Table, Unit, decode
+from lockstep.bench.contract.markdown import blocks, fill
+from lockstep.bench.contract.registry import BENCHMARKS
+from lockstep.bench.contract.terminal import show
+from lockstep.report.render import WIDTH
+from tests.commands import LOCKSTEP, Done, Marked
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FAULTS = str(ROOT / "tests" / "faults")
+NAMES = BENCHMARKS.names()
+pytestmark = pytest.mark.timeout(1500)
+SECONDS = 1200
+"""Until a hang is assumed: a quick run takes seconds on idle cores, and minutes on cores that many others use."""
+CHEAPEST = "syncbn"
+WITH_GROUPS = "collectives"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_quick_form(name: str, tmp_path: Path) -> None:
+    saved = tmp_path / "result.json"
+    marked = Marked()
+    done = marked.run([LOCKSTEP, "bench", name, "--quick", "--save", str(saved)], tmp_path, SECONDS)
+    assert done.code == 0, done.text
+    assert marked.survivors() == []
+    result = decode(saved.read_bytes())
+    check_result(result, name)
+    check_words(done, result)
+    check_documentation(result)
+    if name in FACTS:
+        FACTS[name](result)
+
+
+def check_result(result: Result, name: str) -> None:
+    """Everything is there, both sides of each figure among it; how long anything took is nobody's business."""
+    assert (result.benchmark, result.quick) == (name, True)
+    assert dict(result.settings) == {option.name: option.quick for option in BENCHMARKS.get(name).options}
+    assert result.seconds > 0
+    assert set(result.environment) >= {"lockstep", "torch", "python", "cpus"}
+    assert result.tables
+    assert result.figures
+    for table in result.tables:
+        check_table(table)
+    for figure in result.figures:
+        check_figure(figure)
+    assert len({figure.what for figure in result.figures}) == len(result.figures)
+
+
+def check_table(table: Table) -> None:
+    units = {column.name: column.unit for column in table.columns}
+    assert table.rows, table.name
+    for row in table.rows:
+        measured = {name: cell for name, cell in row.items() if isinstance(cell, Measured)}
+        assert measured, f"{table.name}: a row without a number: {row}"
+        for name, cell in measured.items():
+            check_measured(units[name], cell)
+
+
+def check_figure(figure: Figure) -> None:
+    assert figure.reached is None, "a quick run judges no goal"
+    assert figure.goal.limit > 0
+    assert figure.ours.name != figure.theirs.name
+    for side in (figure.ours, figure.theirs):
+        check_measured(side.unit, side.measured)
+    check_measured(Unit.RATIO, figure.ratio)
+    assert figure.theirs.measured.value > 0
+
+
+def check_measured(unit: Unit | None, measured: Measured) -> None:
+    """Numbers are finite already: a Measured refuses others."""
+    assert unit is not None
+    ends = measured.ends or (measured.value, measured.value)
+    assert ends[0] <= measured.value <= ends[1]
+    if unit is Unit.SECONDS:
+        assert min(ends) > 0
+    elif unit is not Unit.SHARE:
+        assert min(ends) >= 0
+
+
+def check_words(done: Done, result: Result) -> None:
+    """The terminal shows the result, the phases and how long it took, and nothing of anybody else."""
+    shown = Console(file=io.StringIO(), width=WIDTH)
+    show(result, shown)
+    assert done.out == shown.file.getvalue()  # type: ignore[attr-defined]
+    assert "QUICK RUN" in done.out
+    check_progress(done, result.benchmark)
+
+
+def check_progress(done: Done, name: str) -> None:
+    *phases, last = done.err.splitlines()
+    assert phases
+    assert [line for line in phases if not re.fullmatch(rf"{name}: .+ \.\.\.", line)] == []
+    assert re.fullmatch(rf"{name}: took .+", last)
+
+
+def check_documentation(result: Result) -> None:
+    """Every marked block of this benchmark can be made from its result."""
+    for page in PAGES:
+        text = page.read_text()
+        if any(block.benchmark == result.benchmark for block in blocks(text)):
+            assert fill(text, {result.benchmark: result}) != text
+
+
+def cells(result: Result, table: str, column: str) -> list[float]:
+    """Return the numbers of a column."""
+    rows = next(one.rows for one in result.tables if one.name == table)
+    return [cell.value for row in rows if isinstance(cell := row.get(column), Measured)]
+
+
+def check_syncbn(result: Result) -> None:
+    """Bytes and exchanges are facts."""
+    ours, by_hand, activations = (cells(result, "needs", name) for name in ("ours", "by hand", "two activations"))
+    assert all(mine <= 0.45 * other for mine, other in zip(ours, by_hand, strict=True))
+    assert all(mine <= needed + 2048 for mine, needed in zip(ours, activations, strict=True))
+    assert {*cells(result, "needs", "ours: exchanges"), *cells(result, "needs", "by hand: exchanges")} == {2}
+
+
+def check_data(result: Result) -> None:
+    """Open files are facts."""
+    big, as_list, ours = cells(result, "sides", "files")
+    assert max(big, ours) < 50
+    assert as_list > 200
+
+
+FACTS: dict[str, Callable[[Result], None]] = {"syncbn": check_syncbn, "data": check_data}
+
+
+def test_json_is_all_that_goes_to_standard_output(tmp_path: Path) -> None:
+    done = Marked().run([LOCKSTEP, "bench", CHEAPEST, "--quick", "--json"], tmp_path, SECONDS)
+    assert done.code == 0, done.text
+    check_result(decode(done.out), CHEAPEST)
+    check_progress(done, CHEAPEST)
+
+
+def failing(name: str, fault: str, cwd: Path) -> str:
+    """Run a benchmark with a fault in what it starts; return the one message."""
+    marked = Marked({"PYTHONPATH": FAULTS, "LOCKSTEP_TEST_FAULT": fault})
+    done = marked.run([LOCKSTEP, "bench", name, "--quick", "--json"], cwd, SECONDS)
+    assert done.code == 1, done.text
+    assert done.out == ""
+    assert marked.survivors() == []
+    assert list(cwd.iterdir()) == []
+    message = re.sub(rf"^{name}: .+ \.\.\.\n", "", done.err, flags=re.MULTILINE)
+    assert message.startswith("lockstep: ")
+    assert message.count("Traceback") == 1, message
+    assert message.rstrip().endswith("ValueError: injected by a test"), message
+    return message
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_benchmark_starts_fails(name: str, tmp_path: Path) -> None:
+    failing(name, "torch:set_num_threads", tmp_path)
+
+
+def test_a_rank_fails_while_the_others_wait_for_it(tmp_path: Path) -> None:
+    message = failing(WITH_GROUPS, "torch.distributed:new_group rank 1", tmp_path)
+    assert message.startswith("lockstep: rank 1 of 2 failed:\n")
