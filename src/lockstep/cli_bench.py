@@ -14,7 +14,7 @@ from lockstep.cli_options import Json
 from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
-    from lockstep.bench.contract import Benchmark, Option, Result
+    from lockstep.bench.contract import Benchmark, BenchOption, Result
 
 Quick = Annotated[
     bool, typer.Option("--quick", help="A minimal run that only shows that it works: its numbers mean nothing.")
@@ -84,11 +84,11 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _identifier(option: Option[Any]) -> str:
+def _identifier(option: BenchOption[Any]) -> str:
     return option.name.replace("-", "_")
 
 
-def _annotation(option: Option[Any]) -> Any:
+def _annotation(option: BenchOption[Any]) -> Any:
     """Return the type of an option for typer; what was not typed is None, because `--quick` decides it then."""
     shown = f"{option.write(option.default)}; quick: {option.write(option.quick)}"
     several = isinstance(option.default, tuple)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lockstep.bench.contract import Figure, Measured, Result, Table, Unit, decode
+from lockstep.bench.contract import Figure, Quantity, Result, Table, Unit, decode
 from lockstep.bench.contract.markdown import blocks, fill
 from lockstep.bench.contract.registry import BENCHMARKS
 from lockstep.bench.contract.terminal import show
@@ -62,7 +62,7 @@ def check_table(table: Table) -> None:
     units = {column.name: column.unit for column in table.columns}
     assert table.rows, table.name
     for row in table.rows:
-        measured = {name: cell for name, cell in row.items() if isinstance(cell, Measured)}
+        measured = {name: cell for name, cell in row.items() if isinstance(cell, Quantity)}
         assert measured, f"{table.name}: a row without a number: {row}"
         for name, cell in measured.items():
             check_measured(units[name], cell)
@@ -78,8 +78,8 @@ def check_figure(figure: Figure) -> None:
     assert figure.theirs.measured.value > 0
 
 
-def check_measured(unit: Unit | None, measured: Measured) -> None:
-    """Numbers are finite already: a Measured refuses others."""
+def check_measured(unit: Unit | None, measured: Quantity) -> None:
+    """Numbers are finite already: a Quantity refuses others."""
     assert unit is not None
     ends = measured.ends or (measured.value, measured.value)
     assert ends[0] <= measured.value <= ends[1]
@@ -116,7 +116,7 @@ def check_documentation(result: Result) -> None:
 def cells(result: Result, table: str, column: str) -> list[float]:
     """Return the numbers of a column."""
     rows = next(one.rows for one in result.tables if one.name == table)
-    return [cell.value for row in rows if isinstance(cell := row.get(column), Measured)]
+    return [cell.value for row in rows if isinstance(cell := row.get(column), Quantity)]
 
 
 def check_syncbn(result: Result) -> None:

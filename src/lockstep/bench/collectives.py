@@ -7,15 +7,15 @@ from typing import Final
 
 from lockstep.bench.contract import (
     Benchmark,
+    BenchOption,
+    BenchSettings,
     Cell,
-    Column,
     Figure,
     Goal,
-    Measured,
     Measurements,
-    Option,
-    Settings,
+    Quantity,
     Table,
+    TableColumn,
     Tell,
     Unit,
     at_least,
@@ -35,13 +35,13 @@ SMALL_GOALS = {2: 10.0, 4: 25.0}
 LARGE_GOAL, IN_PLACE_GOAL, COPY_GOAL, DDP_GOAL = 3.0, 6.0, 1.5, 0.9
 SPREAD = "fastest to slowest repeat"
 
-Timings = Mapping[tuple[int, int, str], Measured]
+Timings = Mapping[tuple[int, int, str], Quantity]
 """Seconds by workers, bytes and way: the median call of a repeat on the slowest rank, and of these the median."""
 
 
-def run(settings: Settings, tell: Tell) -> Measurements:
+def run(settings: BenchSettings, tell: Tell) -> Measurements:
     """Measure every way at every size in turn, for each number of workers."""
-    timings: dict[tuple[int, int, str], Measured] = {}
+    timings: dict[tuple[int, int, str], Quantity] = {}
     for workers in settings[WORKERS]:
         tell(f"{workers} workers: start")
         plan = {"sizes": settings[SIZES], "repeats": settings[REPEATS]}
@@ -60,7 +60,7 @@ def figures(timings: Timings) -> list[Figure]:
         if over is None or under is None:
             return
         each = [one / other for one, other in zip(over.samples, under.samples, strict=True)]
-        ratio = Measured(value=over.value / under.value, low=min(each), high=max(each))
+        ratio = Quantity(value=over.value / under.value, low=min(each), high=max(each))
         sides = [seconds(way, measured) for way, measured in zip(pair, (over, under), strict=True)]
         ours, theirs = reversed(sides) if goal.at_least else sides
         what = f"{pair[0]} / {pair[1]}, {readable(size)}, {workers} workers"
@@ -89,39 +89,41 @@ def readable(size: int) -> str:
 
 def calls_table(timings: Timings) -> Table:
     """Return the times of one call."""
-    columns = [Column(name=way, unit=Unit.SECONDS, spread=SPREAD) for way in WAYS]
-    ratios = [Column(name=f"{GLOO} / {way}", unit=Unit.RATIO) for way in (SHM, IN_PLACE)]
+    columns = [TableColumn(name=way, unit=Unit.SECONDS, spread=SPREAD) for way in WAYS]
+    ratios = [TableColumn(name=f"{GLOO} / {way}", unit=Unit.RATIO) for way in (SHM, IN_PLACE)]
     rows: list[dict[str, Cell]] = []
     for workers, size in sorted({(workers, size) for workers, size, way in timings if way in WAYS}):
         times = {way: timings[workers, size, way] for way in WAYS}
-        row = {f"{GLOO} / {way}": Measured(value=times[GLOO].value / times[way].value) for way in (SHM, IN_PLACE)}
+        row = {f"{GLOO} / {way}": Quantity(value=times[GLOO].value / times[way].value) for way in (SHM, IN_PLACE)}
         rows.append({"workers": workers, "message": readable(size), **times, **row})
     return Table(
         name="calls",
         title="all_reduce, median time of one call",
-        columns=(Column(name="workers"), Column(name="message"), *columns, *ratios),
+        columns=(TableColumn(name="workers"), TableColumn(name="message"), *columns, *ratios),
         rows=tuple(rows),
     )
 
 
 def steps_table(timings: Timings) -> Table:
     """Return the times of a step of stock DDP."""
-    columns = [Column(name=way, unit=Unit.SECONDS, spread=SPREAD) for way in DDP]
+    columns = [TableColumn(name=way, unit=Unit.SECONDS, spread=SPREAD) for way in DDP]
     rows: list[dict[str, Cell]] = []
     for workers, size in sorted({(workers, size) for workers, size, way in timings if way in DDP}):
         gloo, shm = (timings[workers, size, way] for way in DDP)
-        ratio = Measured(value=shm.value / gloo.value)
+        ratio = Quantity(value=shm.value / gloo.value)
         rows.append({"workers": workers, DDP[0]: gloo, DDP[1]: shm, "shm / gloo": ratio})
     return Table(
         name="steps",
         title="torch DDP on an MLP of 6.5 M parameters, median time of one step",
-        columns=(Column(name="workers"), *columns, Column(name="shm / gloo", unit=Unit.RATIO)),
+        columns=(TableColumn(name="workers"), *columns, TableColumn(name="shm / gloo", unit=Unit.RATIO)),
         rows=tuple(rows),
     )
 
 
-WORKERS = Option(name="workers", help="How many ranks, all on this machine.", default=(2, 4), quick=(2,), minimum=2)
-SIZES = Option(
+WORKERS = BenchOption(
+    name="workers", help="How many ranks, all on this machine.", default=(2, 4), quick=(2,), minimum=2
+)
+SIZES = BenchOption(
     name="sizes",
     help="Bytes of one rank's message.",
     default=(256, 4 * KIB, SMALL, MIB, LARGE, 64 * MIB),

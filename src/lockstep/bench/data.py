@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 from lockstep.bench.contract import (
     Benchmark,
+    BenchOption,
+    BenchSettings,
     Cell,
-    Column,
     Figure,
-    Measured,
     Measurements,
-    Option,
-    Settings,
+    Quantity,
     Side,
     Table,
+    TableColumn,
     Tell,
     Unit,
     at_most,
@@ -37,7 +37,7 @@ MIDDLE_HALF = "middle half of the pairs"
 
 
 @dataclass
-class Holding:
+class HeldData:
     """One side at one number of items."""
 
     items: int
@@ -69,24 +69,24 @@ class Holding:
     """What stopped it."""
 
 
-def check(settings: Settings) -> None:
+def check(settings: BenchSettings) -> None:
     """Refuse fewer items than the ranks can share."""
     least = LEAST_ITEMS * settings[RANKS]
     if min(settings[ITEMS]) < least:
         raise BadInput(f"{ITEMS.flag} {min(settings[ITEMS])}: expected at least {least} for {settings[RANKS]} ranks")
 
 
-def run(settings: Settings, tell: Tell) -> Measurements:
+def run(settings: BenchSettings, tell: Tell) -> Measurements:
     """Measure all sides in turn; more items first make the list fail, which is a row that says so."""
     import torch
 
     from lockstep.bench.ranks.data.building import building
     from lockstep.bench.ranks.data.sampling import first_batches
 
-    holdings: list[Holding] = []
+    holdings: list[HeldData] = []
     figures: list[Figure] = []
     for items in settings[ITEMS]:
-        here = {side: Holding(items, side) for side in SIDES}
+        here = {side: HeldData(items, side) for side in SIDES}
         values = torch.randn(items, settings[ELEMENTS])
         tell(f"{items} items: building")
         built, copied = building(values, settings[REPEATS])
@@ -101,12 +101,12 @@ def run(settings: Settings, tell: Tell) -> Measurements:
     tell("first batch of a huge epoch")
     samples, ours, theirs = first_batches(settings[SAMPLES])
     what = f"first batch of {samples} samples: ours / DistributedSampler"
-    sampling = (seconds("lockstep", Measured(value=ours)), seconds("DistributedSampler", Measured(value=theirs)))
+    sampling = (seconds("lockstep", Quantity(value=ours)), seconds("DistributedSampler", Quantity(value=theirs)))
     figures += [_descriptors(holdings), figure(what, *sampling, at_most(0.01))]
     return Measurements(tables=(table(holdings),), figures=tuple(figures))
 
 
-def _start_ranks(here: dict[str, Holding], settings: Settings, tell: Tell) -> None:
+def _start_ranks(here: dict[str, HeldData], settings: BenchSettings, tell: Tell) -> None:
     """Start ranks of every side, by both ways; with the fewest items in every repeat, because there one varies most."""
     from lockstep.bench.ranks.data.programs import start_ranks
     from lockstep.bench.ranks.data.starting import SERVER, SPAWN
@@ -128,7 +128,7 @@ def _start_ranks(here: dict[str, Holding], settings: Settings, tell: Tell) -> No
                     _note_start(holding, started)
 
 
-def _note_start(holding: Holding, started: dict[str, float]) -> None:
+def _note_start(holding: HeldData, started: dict[str, float]) -> None:
     holding.start.append(started["start"])
     holding.handed.append(started["handed"])
     holding.copies = started["copies"]
@@ -137,7 +137,7 @@ def _note_start(holding: Holding, started: dict[str, float]) -> None:
     )
 
 
-def _read_epochs(here: dict[str, Holding], values: object, settings: Settings, tell: Tell) -> None:
+def _read_epochs(here: dict[str, HeldData], values: object, settings: BenchSettings, tell: Tell) -> None:
     from lockstep.bench.ranks.data.programs import read_epochs
 
     items = here[OURS].items
@@ -148,7 +148,7 @@ def _read_epochs(here: dict[str, Holding], values: object, settings: Settings, t
         here[side].epoch = epoch
 
 
-def _train(here: dict[str, Holding], settings: Settings, tell: Tell) -> None:
+def _train(here: dict[str, HeldData], settings: BenchSettings, tell: Tell) -> None:
     from lockstep.bench.ranks.data.programs import by_hand, in_lightning
 
     for side in settings[TRAINED]:
@@ -158,7 +158,7 @@ def _train(here: dict[str, Holding], settings: Settings, tell: Tell) -> None:
             here[side].lightning = in_lightning(side, here[side].items, settings[ELEMENTS])
 
 
-def _figures(here: dict[str, Holding], settings: Settings) -> list[Figure]:
+def _figures(here: dict[str, HeldData], settings: BenchSettings) -> list[Figure]:
     ours, theirs, items = here[OURS], here[LIST], here[OURS].items
     judged = [
         _paired(
@@ -181,11 +181,11 @@ def _figures(here: dict[str, Holding], settings: Settings) -> list[Figure]:
             )
     size = items * settings[ELEMENTS] * 4
     held, data = (
-        Side(name=name, unit=Unit.BYTES, measured=Measured(value=value))
+        Side(name=name, unit=Unit.BYTES, measured=Quantity(value=value))
         for name, value in (("held by all ranks", ours.copies * size), ("the data", size))
     )
     what = f"{items} items: memory of all ranks, in copies of the data"
-    return [*judged, figure(what, held, data, at_most(1.1), Measured(value=ours.copies))]
+    return [*judged, figure(what, held, data, at_most(1.1), Quantity(value=ours.copies))]
 
 
 def _paired(what: str, ours: tuple[str, Sequence[float]], theirs: tuple[str, Sequence[float]], most: float) -> Figure:
@@ -195,38 +195,38 @@ def _paired(what: str, ours: tuple[str, Sequence[float]], theirs: tuple[str, Seq
     return figure(what, mine, other, at_most(most), ratio, MIDDLE_HALF)
 
 
-def _descriptors(holdings: Sequence[Holding]) -> Figure:
+def _descriptors(holdings: Sequence[HeldData]) -> Figure:
     counts = [holding.descriptors for holding in holdings if holding.side == OURS]
     most, fewest = (
-        Side(name=name, unit=Unit.COUNT, measured=Measured(value=value))
+        Side(name=name, unit=Unit.COUNT, measured=Quantity(value=value))
         for name, value in (("most", max(counts)), ("fewest", min(counts)))
     )
     return figure("descriptors of a rank: most items / fewest items", most, fewest, at_most(1.0))
 
 
 COLUMNS = (
-    Column(name="items"),
-    Column(name="held as"),
-    Column(name="start, spawn", unit=Unit.SECONDS, spread=SPREAD),
-    Column(name="the data's part", unit=Unit.SECONDS, spread=SPREAD),
-    Column(name="start, server", unit=Unit.SECONDS, spread=SPREAD),
-    *(Column(name=f"epoch, {workers} workers", unit=Unit.SECONDS, spread=SPREAD) for workers in LOADER_WORKERS),
-    Column(name="files", unit=Unit.COUNT),
-    Column(name="private", unit=Unit.BYTES),
-    Column(name="shared", unit=Unit.BYTES),
-    Column(name="copies", unit=Unit.RATIO),
-    Column(name="trained by hand", unit=Unit.SECONDS),
-    Column(name="in Lightning", unit=Unit.SECONDS),
+    TableColumn(name="items"),
+    TableColumn(name="held as"),
+    TableColumn(name="start, spawn", unit=Unit.SECONDS, spread=SPREAD),
+    TableColumn(name="the data's part", unit=Unit.SECONDS, spread=SPREAD),
+    TableColumn(name="start, server", unit=Unit.SECONDS, spread=SPREAD),
+    *(TableColumn(name=f"epoch, {workers} workers", unit=Unit.SECONDS, spread=SPREAD) for workers in LOADER_WORKERS),
+    TableColumn(name="files", unit=Unit.COUNT),
+    TableColumn(name="private", unit=Unit.BYTES),
+    TableColumn(name="shared", unit=Unit.BYTES),
+    TableColumn(name="copies", unit=Unit.RATIO),
+    TableColumn(name="trained by hand", unit=Unit.SECONDS),
+    TableColumn(name="in Lightning", unit=Unit.SECONDS),
 )
 
 
-def table(holdings: Sequence[Holding]) -> Table:
+def table(holdings: Sequence[HeldData]) -> Table:
     """Return what was measured; a side that could not be has its reason."""
     rows = tuple(map(_row, holdings))
     return Table(name="sides", title="the same items, three ways", columns=COLUMNS, rows=rows)
 
 
-def _row(holding: Holding) -> dict[str, Cell]:
+def _row(holding: HeldData) -> dict[str, Cell]:
     row: dict[str, Cell] = {"items": holding.items, "held as": holding.side}
     if holding.why_not:
         return {**row, "start, spawn": holding.why_not}
@@ -237,32 +237,32 @@ def _row(holding: Holding) -> dict[str, Cell]:
         "the data's part": median(holding.handed),
         "start, server": median(holding.forked),
         **{f"epoch, {workers} workers": median(samples) for workers, samples in holding.epoch.items()},
-        "files": Measured(value=holding.descriptors),
-        "private": Measured(value=holding.private),
-        "shared": Measured(value=holding.shared),
-        "copies": Measured(value=holding.copies),
-        **{name: Measured(value=took) if isinstance(took, float) else took for name, took in trained.items()},
+        "files": Quantity(value=holding.descriptors),
+        "private": Quantity(value=holding.private),
+        "shared": Quantity(value=holding.shared),
+        "copies": Quantity(value=holding.copies),
+        **{name: Quantity(value=took) if isinstance(took, float) else took for name, took in trained.items()},
     }
 
 
-ITEMS = Option(name="items", help="How many items.", default=(2_000, 10_000, 200_000), quick=(200,))
-ELEMENTS = Option(name="elements", help="Numbers per item.", default=2048, quick=64)
-RANKS = Option(name="ranks", help="Processes that hold the data at once.", default=4, quick=2)
-SAMPLES = Option(
+ITEMS = BenchOption(name="items", help="How many items.", default=(2_000, 10_000, 200_000), quick=(200,))
+ELEMENTS = BenchOption(name="elements", help="Numbers per item.", default=2048, quick=64)
+RANKS = BenchOption(name="ranks", help="Processes that hold the data at once.", default=4, quick=2)
+SAMPLES = BenchOption(
     name="samples",
     help="Of the epoch whose first batch is timed; fewer where memory is too small for the stock sampler.",
     default=100_000_000,
     quick=100_000,
     minimum=1000,
 )
-TRAINED = Option(
+TRAINED = BenchOption(
     name="trained",
     help="Sides whose small training is timed too, by hand and in Lightning if it is installed.",
     default=SIDES,
     quick=(OURS,),
     choices=(*SIDES, NOTHING),
 )
-ROUNDS = Option(
+ROUNDS = BenchOption(
     name="rounds",
     help="Epochs of each side in a repeat, with the fewest items; short ones more often, of more items a third.",
     default=12,

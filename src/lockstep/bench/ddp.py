@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 from lockstep.bench.contract import (
     Benchmark,
+    BenchOption,
+    BenchSettings,
     Cell,
-    Column,
     Figure,
-    Measured,
     Measurements,
-    Option,
-    Settings,
+    Quantity,
     Side,
     Table,
+    TableColumn,
     Tell,
     Unit,
     at_most,
@@ -65,11 +65,11 @@ class Timing:
     """Seconds of a step on the slowest rank, in the order of the repeats."""
     starts: int = 1
     """In how many starts, each with as many samples."""
-    memory: Measured | None = None
+    memory: Quantity | None = None
     """Bytes of all ranks together above what they had after their imports (PSS), after a few steps; the median."""
 
     @property
-    def seconds(self) -> Measured:
+    def seconds(self) -> Quantity:
         """The median and the quarter points of all samples."""
         return median_and_quartiles(self.samples)
 
@@ -116,14 +116,14 @@ def in_pair(way: str) -> str:
     return f"{way}, in a pair"
 
 
-def run(settings: Settings, tell: Tell) -> Measurements:
+def run(settings: BenchSettings, tell: Tell) -> Measurements:
     """Time all ways in turn and take their memory; then pairs that are close, and few and many workers in turn."""
     timings = [*time_ways(settings, tell), *time_pairs(settings, tell), *time_rounds(settings, tell)]
     tables = (steps_table(timings), ways_table(timings))
     return Measurements(tables=tables, figures=tuple(figures(timings, settings[MANY])))
 
 
-def check(settings: Settings) -> None:
+def check(settings: BenchSettings) -> None:
     """Refuse numbers of workers that cannot have equally many of the lanes."""
     few, many = min(settings[WORKERS]), settings[MANY]
     for option, workers in ((WORKERS, few), (MANY, many)):
@@ -133,7 +133,7 @@ def check(settings: Settings) -> None:
         raise BadInput(f"{MANY.flag} {many}: expected more than the {few} workers of {WORKERS.flag}")
 
 
-def time_ways(settings: Settings, tell: Tell) -> list[Timing]:
+def time_ways(settings: BenchSettings, tell: Tell) -> list[Timing]:
     """Time all ways together; where ratios have goals, in several starts, and with the memory."""
     timings = []
     for workers in settings[WORKERS]:
@@ -152,7 +152,7 @@ def time_ways(settings: Settings, tell: Tell) -> list[Timing]:
     return timings
 
 
-def time_pairs(settings: Settings, tell: Tell) -> list[Timing]:
+def time_pairs(settings: BenchSettings, tell: Tell) -> list[Timing]:
     """Time PAIRS on the fewest workers."""
     few, turns = min(settings[WORKERS]), -(-PAIR_TURNS * settings[REPEATS] // PAIR_STARTS)
     timings = []
@@ -163,7 +163,7 @@ def time_pairs(settings: Settings, tell: Tell) -> list[Timing]:
     return timings
 
 
-def time_rounds(settings: Settings, tell: Tell) -> list[Timing]:
+def time_rounds(settings: BenchSettings, tell: Tell) -> list[Timing]:
     """Time the fewest and many workers in turn, on the same lanes; each turn starts its ranks anew."""
     few, many, rounds = min(settings[WORKERS]), settings[MANY], settings[STARTS]
     timings = []
@@ -180,7 +180,7 @@ def time_rounds(settings: Settings, tell: Tell) -> list[Timing]:
     return timings
 
 
-def _memory(model: str, workers: int, way: str, starts: int) -> Measured:
+def _memory(model: str, workers: int, way: str, starts: int) -> Quantity:
     plan = {"model": model, "ways": [way], "memory": True}
     return median([run_ranks(RANK, workers, plan)["memory"] for _ in range(starts)])
 
@@ -227,12 +227,12 @@ def steps_table(timings: Sequence[Timing]) -> Table:
     for timing in timings:
         if timing.way in WAYS:
             row = rows.setdefault((timing.model, timing.workers), {"model": timing.model, "workers": timing.workers})
-            row[timing.way] = Measured(value=timing.seconds.value)
-    columns = [Column(name=way, unit=Unit.SECONDS, beside="" if way == BASE else BASE) for way in WAYS]
+            row[timing.way] = Quantity(value=timing.seconds.value)
+    columns = [TableColumn(name=way, unit=Unit.SECONDS, beside="" if way == BASE else BASE) for way in WAYS]
     return Table(
         name="steps",
         title="median time of a training step",
-        columns=(Column(name="model"), Column(name="workers"), *columns),
+        columns=(TableColumn(name="model"), TableColumn(name="workers"), *columns),
         rows=tuple(rows.values()),
     )
 
@@ -248,42 +248,44 @@ def ways_table(timings: Sequence[Timing]) -> Table:
             "workers": timing.workers,
             "way": timing.way,
             "step": timing.seconds,
-            "memory of all ranks": timing.memory and Measured(value=timing.memory.value, samples=timing.memory.samples),
+            "memory of all ranks": timing.memory and Quantity(value=timing.memory.value, samples=timing.memory.samples),
         }
         if base:
-            row["step, ratio"] = Measured(value=timing.seconds.value / base.seconds.value)
+            row["step, ratio"] = Quantity(value=timing.seconds.value / base.seconds.value)
         if base and base.memory and timing.memory:
-            row["memory, ratio"] = Measured(value=timing.memory.value / base.memory.value)
+            row["memory, ratio"] = Quantity(value=timing.memory.value / base.memory.value)
         rows.append(row)
     return Table(
         name="ways",
         title=f"time of a training step; ratios to {BASE}",
         columns=(
-            Column(name="model"),
-            Column(name="workers"),
-            Column(name="way"),
-            Column(name="step", unit=Unit.SECONDS, spread="quartiles"),
-            Column(name="step, ratio", unit=Unit.RATIO),
-            Column(name="memory of all ranks", unit=Unit.BYTES),
-            Column(name="memory, ratio", unit=Unit.RATIO),
+            TableColumn(name="model"),
+            TableColumn(name="workers"),
+            TableColumn(name="way"),
+            TableColumn(name="step", unit=Unit.SECONDS, spread="quartiles"),
+            TableColumn(name="step, ratio", unit=Unit.RATIO),
+            TableColumn(name="memory of all ranks", unit=Unit.BYTES),
+            TableColumn(name="memory, ratio", unit=Unit.RATIO),
         ),
         rows=tuple(rows),
     )
 
 
-MODELS_OPTION = Option(name="models", help="Which models.", default=MODELS, quick=("mlp",), choices=MODELS)
-WORKERS = Option(name="workers", help="How many workers, all on this machine.", default=(2, 4), quick=(2,), minimum=2)
-MANY = Option(
+MODELS_OPTION = BenchOption(name="models", help="Which models.", default=MODELS, quick=("mlp",), choices=MODELS)
+WORKERS = BenchOption(
+    name="workers", help="How many workers, all on this machine.", default=(2, 4), quick=(2,), minimum=2
+)
+MANY = BenchOption(
     name="many",
     help=f"Workers on the same global batch in the same {LANES} lanes, to see what the mere number costs.",
     default=LANES,
     quick=4,
     minimum=2,
 )
-MEMORY_OF = Option(
+MEMORY_OF = BenchOption(
     name="memory-of", help="Whose memory is taken.", default=WEIGHED, quick=(BASE, OURS), choices=WEIGHED
 )
-PAIRS_OPTION = Option(
+PAIRS_OPTION = BenchOption(
     name="pairs",
     help="Which ways that are close together are timed in pairs too: the drop-in beside torch's, exact beside inexact.",
     default=tuple(PAIRS),
@@ -291,7 +293,7 @@ PAIRS_OPTION = Option(
     choices=tuple(PAIRS),
 )
 REPEATS = repeats(20)
-STARTS = Option(
+STARTS = BenchOption(
     name="starts",
     help="How often the ranks are started anew for ways whose ratio has a goal.",
     default=6,
@@ -300,7 +302,7 @@ STARTS = Option(
 """Where weights and the optimizer's state happen to lie in memory makes one way up to a tenth slower than another while
 its process lives, and another way the next time; it often is the way that was made first. So every second start makes
 them the other way round, a ratio is taken in each start, and the middle of these counts."""
-PAIR_STARTS_OPTION = Option(name="pair-starts", help="The same for these pairs.", default=PAIR_STARTS, quick=1)
+PAIR_STARTS_OPTION = BenchOption(name="pair-starts", help="The same for these pairs.", default=PAIR_STARTS, quick=1)
 BENCHMARK = Benchmark(
     name="ddp",
     help="Time and memory of a training step without communication, with torch DDP, and with ours",

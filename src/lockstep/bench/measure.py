@@ -6,13 +6,13 @@ import statistics
 
 from lockstep.bench.contract import (
     Benchmark,
+    BenchOption,
+    BenchSettings,
     Cell,
-    Column,
-    Measured,
     Measurements,
-    Option,
-    Settings,
+    Quantity,
     Table,
+    TableColumn,
     Tell,
     Unit,
     at_most,
@@ -28,15 +28,15 @@ WAYS = {"single": (1, None), "ddp": (2, "shm"), "torch-ddp": (2, "gloo")}
 GOAL = 0.02
 SPREAD = "quartiles"
 COLUMNS = (
-    Column(name="strategy"),
-    Column(name="workers"),
-    Column(name="measured", unit=Unit.SECONDS, spread="fastest to slowest"),
-    Column(name="--no-measure", unit=Unit.SECONDS, spread="fastest to slowest"),
-    Column(name="cost", unit=Unit.SHARE, spread=f"{SPREAD} of the pairs"),
+    TableColumn(name="strategy"),
+    TableColumn(name="workers"),
+    TableColumn(name="measured", unit=Unit.SECONDS, spread="fastest to slowest"),
+    TableColumn(name="--no-measure", unit=Unit.SECONDS, spread="fastest to slowest"),
+    TableColumn(name="cost", unit=Unit.SHARE, spread=f"{SPREAD} of the pairs"),
 )
 
 
-def run(settings: Settings, tell: Tell) -> Measurements:
+def run(settings: BenchSettings, tell: Tell) -> Measurements:
     """Time both sides in turn in the same processes, so that a pair sees the same machine."""
     rows: list[dict[str, Cell]] = []
     figures = []
@@ -48,7 +48,7 @@ def run(settings: Settings, tell: Tell) -> Measurements:
         cost = pair_cost(samples["measured"], samples["plain"])
         ours, theirs = median(samples["measured"]), median(samples["plain"])
         rows.append({"strategy": strategy, "workers": workers, "measured": ours, "--no-measure": theirs, "cost": cost})
-        ratio = Measured(value=1.0 + cost.value, low=1.0 + (cost.low or 0.0), high=1.0 + (cost.high or 0.0))
+        ratio = Quantity(value=1.0 + cost.value, low=1.0 + (cost.low or 0.0), high=1.0 + (cost.high or 0.0))
         figures.append(
             figure(
                 f"{strategy}: step, measured / --no-measure",
@@ -64,18 +64,18 @@ def run(settings: Settings, tell: Tell) -> Measurements:
     return Measurements(tables=(table,), figures=tuple(figures))
 
 
-def pair_cost(measured: list[float], plain: list[float]) -> Measured:
+def pair_cost(measured: list[float], plain: list[float]) -> Quantity:
     """Return how much longer the measured one took, as a share: the median over pairs of neighbours in time."""
     pairs = [one / other - 1.0 for one, other in zip(measured, plain, strict=True)]
     low, middle, high = statistics.quantiles(pairs, n=4) if len(pairs) > 1 else pairs * 3
-    return Measured(value=middle, low=low, high=high, samples=tuple(pairs))
+    return Quantity(value=middle, low=low, high=high, samples=tuple(pairs))
 
 
-STRATEGIES = Option(
+STRATEGIES = BenchOption(
     name="strategies", help="Which ways to train.", default=tuple(WAYS), quick=("single", "ddp"), choices=tuple(WAYS)
 )
 REPEATS = repeats(40, quick=2)
-WARM_UP = Option(name="warm-up", help="Repeats before these that are not counted.", default=3, quick=0, minimum=0)
+WARM_UP = BenchOption(name="warm-up", help="Repeats before these that are not counted.", default=3, quick=0, minimum=0)
 BENCHMARK = Benchmark(
     name="measure",
     help="Time of a training step with all its parts measured, and with --no-measure",

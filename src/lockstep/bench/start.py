@@ -13,13 +13,13 @@ from pathlib import Path
 
 from lockstep.bench.contract import (
     Benchmark,
+    BenchOption,
+    BenchSettings,
     Cell,
-    Column,
     Figure,
     Measurements,
-    Option,
-    Settings,
     Table,
+    TableColumn,
     Tell,
     Unit,
     at_most,
@@ -37,7 +37,7 @@ SPREAD = "fastest to slowest"
 
 
 @dataclass(frozen=True)
-class Way:
+class TimedCommand:
     """One side: what a person types, and how its time is taken."""
 
     name: str
@@ -49,19 +49,19 @@ class Pair:
     """Two ways to the same point."""
 
     what: str
-    ours: Way
-    theirs: Way
+    ours: TimedCommand
+    theirs: TimedCommand
     goal: float
 
 
-def run(settings: Settings, tell: Tell) -> Measurements:
+def run(settings: BenchSettings, tell: Tell) -> Measurements:
     """Time both pairs, each side in turn."""
     pairs = (
         Pair("command to help text, beside an import of torch", HELP, IMPORT_TORCH, 0.25),
         Pair("command to first step, 2 workers: spawn / torchrun", SPAWN, TORCHRUN, 1.0),
     )
     figures = tuple(_figure(pair, settings[REPEATS], settings[WARM_UP], tell) for pair in pairs)
-    columns = (Column(name="command"), Column(name="time", unit=Unit.SECONDS, spread=SPREAD))
+    columns = (TableColumn(name="command"), TableColumn(name="time", unit=Unit.SECONDS, spread=SPREAD))
     rows: tuple[dict[str, Cell], ...] = tuple(
         {"command": side.name, "time": side.measured} for figure in figures for side in (figure.ours, figure.theirs)
     )
@@ -120,10 +120,10 @@ def _torchrun() -> float:
     return float(json.loads(out.splitlines()[-1])["time"]) - began
 
 
-HELP, IMPORT_TORCH = Way("lockstep --help", _help), Way("python -c 'import torch'", _import_torch)
-SPAWN, TORCHRUN = Way("lockstep run, by spawn", _spawn), Way("a stock script, by torchrun", _torchrun)
+HELP, IMPORT_TORCH = TimedCommand("lockstep --help", _help), TimedCommand("python -c 'import torch'", _import_torch)
+SPAWN, TORCHRUN = TimedCommand("lockstep run, by spawn", _spawn), TimedCommand("a stock script, by torchrun", _torchrun)
 REPEATS = repeats(5)
-WARM_UP = Option(
+WARM_UP = BenchOption(
     name="warm-up", help="Rounds before these that only fill the disk cache.", default=1, quick=0, minimum=0
 )
 BENCHMARK = Benchmark(

@@ -8,15 +8,15 @@ from typing import Any
 
 from lockstep.bench.contract import (
     Benchmark,
+    BenchOption,
+    BenchSettings,
     Cell,
-    Column,
     Figure,
-    Measured,
     Measurements,
-    Option,
-    Settings,
+    Quantity,
     Side,
     Table,
+    TableColumn,
     Tell,
     Unit,
     at_most,
@@ -45,7 +45,7 @@ class Step:
     """`local`, `by hand`, `torch` or `ours`."""
     backend: str
     """What the ranks talk through; for `local`, the device."""
-    seconds: Measured
+    seconds: Quantity
     """On the slowest rank: the median and the quartiles."""
     bytes: int
     """The most that a step holds at once besides its input, its parameters and what is kept between steps;
@@ -85,7 +85,7 @@ class Shape:
         return size
 
 
-def run(settings: Settings, tell: Tell) -> Measurements:
+def run(settings: BenchSettings, tell: Tell) -> Measurements:
     """Measure every way of every shape in one interleaved run."""
     names = settings[SHAPES]
     tell(f"{WORKERS} workers: start")
@@ -96,7 +96,7 @@ def run(settings: Settings, tell: Tell) -> Measurements:
     return Measurements(tables=(times_table(ran), needs_table(ran)), figures=tuple(figures(ran)))
 
 
-def check(settings: Settings) -> None:
+def check(settings: BenchSettings) -> None:
     """Refuse more turns than there are steps."""
     least = min(steps_timed(lengths(name), settings[RUNS]) for name in settings[SHAPES])
     if settings[REPEATS] > least:
@@ -120,7 +120,7 @@ def read(name: str, entry: dict[str, Any]) -> Shape:
         Step(
             who=way["who"],
             backend=way["backend"],
-            seconds=Measured(value=way["seconds"], low=way["quartiles"][0], high=way["quartiles"][1]),
+            seconds=Quantity(value=way["seconds"], low=way["quartiles"][0], high=way["quartiles"][1]),
             bytes=way["bytes"] - gradients,
             collectives=way["collectives"],
             sent=way["sent"],
@@ -145,9 +145,9 @@ def figures(shapes: Sequence[Shape]) -> list[Figure]:
         pairs = [(shape.step(*ours), shape.step(*theirs)) for shape in among]
         sides = [(_side(mine, unit), _side(other, unit)) for mine, other in pairs if mine and other]
         judged += _worst(what, sides, goal)
-    spare = Side(name="allowed", unit=Unit.BYTES, measured=Measured(value=SPARE_BYTES))
+    spare = Side(name="allowed", unit=Unit.BYTES, measured=Quantity(value=SPARE_BYTES))
     over = [
-        Side(name=step.way, unit=Unit.BYTES, measured=Measured(value=step.bytes - 2 * shape.activation))
+        Side(name=step.way, unit=Unit.BYTES, measured=Quantity(value=step.bytes - 2 * shape.activation))
         for shape in shapes
         for step in shape.steps
         if step.who == OURS
@@ -156,7 +156,7 @@ def figures(shapes: Sequence[Shape]) -> list[Figure]:
 
 
 def _side(step: Step, unit: Unit) -> Side:
-    value = step.seconds if unit is Unit.SECONDS else Measured(value=step.bytes)
+    value = step.seconds if unit is Unit.SECONDS else Quantity(value=step.bytes)
     return Side(name=step.way, unit=unit, measured=value)
 
 
@@ -167,14 +167,14 @@ def _worst(what: str, sides: Sequence[tuple[Side, Side]], goal: float) -> list[F
     ratios = [ours.measured.value / theirs.measured.value for ours, theirs in sides]
     worst = max(ratios)
     ours, theirs = sides[ratios.index(worst)]
-    ratio = Measured(value=worst, low=min(ratios), high=worst, samples=tuple(ratios))
+    ratio = Quantity(value=worst, low=min(ratios), high=worst, samples=tuple(ratios))
     return [figure(what, ours, theirs, at_most(goal), ratio, "over the shapes")]
 
 
 def times_table(shapes: Sequence[Shape]) -> Table:
     """Return the times."""
     ways = list(dict.fromkeys(step.way for shape in shapes for step in shape.steps))
-    columns = [Column(name=way, unit=Unit.SECONDS, spread="quartiles") for way in ways]
+    columns = [TableColumn(name=way, unit=Unit.SECONDS, spread="quartiles") for way in ways]
     rows: list[dict[str, Cell]] = [
         {"input": _spaced(shape.name), "steps": shape.runs, **{step.way: step.seconds for step in shape.steps}}
         for shape in shapes
@@ -182,7 +182,7 @@ def times_table(shapes: Sequence[Shape]) -> Table:
     return Table(
         name="times",
         title="forward and backward on 2 workers, median",
-        columns=(Column(name="input"), Column(name="steps"), *columns),
+        columns=(TableColumn(name="input"), TableColumn(name="steps"), *columns),
         rows=tuple(rows),
     )
 
@@ -204,27 +204,29 @@ def needs_table(shapes: Sequence[Shape]) -> Table:
     return Table(
         name="needs",
         title="what a step holds at most, in bytes, and what a rank sends",
-        columns=(Column(name="input"), *(Column(name=name, unit=Unit.COUNT) for name in names)),
+        columns=(TableColumn(name="input"), *(TableColumn(name=name, unit=Unit.COUNT) for name in names)),
         rows=tuple(rows),
     )
 
 
-def _count(value: int) -> Measured:
-    return Measured(value=value)
+def _count(value: int) -> Quantity:
+    return Quantity(value=value)
 
 
 def _spaced(name: str) -> str:
     return name.replace("x", " x ")
 
 
-SHAPES = Option(
+SHAPES = BenchOption(
     name="shapes",
     help="Inputs of each worker, as batch x features or batch x channels x height x width.",
     default=(*GRID, *IMAGES),
     quick=(WIDEST, IMAGES[0]),
     choices=(*GRID, *IMAGES),
 )
-RUNS = Option(name="runs", help="Steps timed for each way; a tenth for images.", default=1000, quick=40, minimum=40)
+RUNS = BenchOption(
+    name="runs", help="Steps timed for each way; a tenth for images.", default=1000, quick=40, minimum=40
+)
 REPEATS = repeats(20, quick=2, what="In how many turns these are timed.")
 BENCHMARK = Benchmark(
     name="syncbn",

@@ -80,12 +80,12 @@ def test_bad_input_is_one_line(
 
 
 OUTSIDE = """
-from lockstep.bench.contract import Benchmark, Column, Measured, Measurements, Table, Unit, repeats
+from lockstep.bench.contract import Benchmark, TableColumn, Quantity, Measurements, Table, Unit, repeats
 
 def run(settings, tell):
     tell("counting")
-    columns = (Column(name="what"), Column(name="time", unit=Unit.SECONDS))
-    rows = ({"what": "a step", "time": Measured(value=1.5)},)
+    columns = (TableColumn(name="what"), TableColumn(name="time", unit=Unit.SECONDS))
+    rows = ({"what": "a step", "time": Quantity(value=1.5)},)
     return Measurements(tables=(Table(name="times", title="times", columns=columns, rows=rows),))
 
 BENCHMARK = Benchmark(name="outside", help="A benchmark of another package", options=(repeats(3),), run=run)

@@ -15,16 +15,16 @@ from rich.console import Console
 
 from lockstep.bench.contract import (
     Benchmark,
+    BenchOption,
+    BenchSettings,
     Cell,
-    Column,
     Goal,
-    Measured,
     Measurements,
-    Option,
+    Quantity,
     Result,
-    Settings,
     Side,
     Table,
+    TableColumn,
     Tell,
     Unit,
     at_least,
@@ -45,24 +45,26 @@ from lockstep.bench.contract.terminal import show
 from lockstep.errors import BadInput
 
 REPEATS = repeats(20)
-WORKERS = Option(name="workers", help="How many.", default=(2, 4), quick=(2,), minimum=2)
-MODELS = Option(name="models", help="Which.", default=("mlp", "cifar100"), quick=("mlp",), choices=("mlp", "cifar100"))
+WORKERS = BenchOption(name="workers", help="How many.", default=(2, 4), quick=(2,), minimum=2)
+MODELS = BenchOption(
+    name="models", help="Which.", default=("mlp", "cifar100"), quick=("mlp",), choices=("mlp", "cifar100")
+)
 OPTIONS = (REPEATS, WORKERS, MODELS)
 
 
-def _run(_: Settings, tell: Tell) -> Measurements:
+def _run(_: BenchSettings, tell: Tell) -> Measurements:
     tell("the only phase")
     ours, theirs = seconds("ours", median([0.010, 0.012, 0.020])), seconds("theirs", median([0.030] * 3))
     row: dict[str, Cell] = {"who": "both", "workers": 2, "ours": ours.measured, "theirs": theirs.measured}
     columns = (
-        Column(name="who"),
-        Column(name="workers"),
-        Column(name="ours", unit=Unit.SECONDS, spread="fastest to slowest"),
-        Column(name="theirs", unit=Unit.SECONDS, beside="ours"),
+        TableColumn(name="who"),
+        TableColumn(name="workers"),
+        TableColumn(name="ours", unit=Unit.SECONDS, spread="fastest to slowest"),
+        TableColumn(name="theirs", unit=Unit.SECONDS, beside="ours"),
     )
     table = Table(name="times", title="the times", columns=columns, rows=(row, {"who": "third", "ours": "it failed"}))
     judged = figure(
-        "ours / theirs", ours, theirs, at_most(0.3), Measured(value=0.4, low=0.3, high=0.5), "single starts"
+        "ours / theirs", ours, theirs, at_most(0.3), Quantity(value=0.4, low=0.3, high=0.5), "single starts"
     )
     return Measurements(tables=(table,), figures=(judged,), notes=("a [note]",))
 
@@ -80,7 +82,7 @@ def result(*, quick: bool = False) -> Result:
     ("option", "text", "value"),
     [(REPEATS, "3", 3), (WORKERS, "2, 8", (2, 8)), (MODELS, "cifar100,mlp", ("cifar100", "mlp"))],
 )
-def test_what_is_typed_is_read(option: Option[int], text: str, value: object) -> None:
+def test_what_is_typed_is_read(option: BenchOption[int], text: str, value: object) -> None:
     assert option.read(text) == value
 
 
@@ -95,7 +97,7 @@ def test_what_is_typed_is_read(option: Option[int], text: str, value: object) ->
         (MODELS, "mpl", "--models: there is no 'mpl'; did you mean 'mlp'?"),
     ],
 )
-def test_what_cannot_be_is_refused(option: Option[int], text: str, message: str) -> None:
+def test_what_cannot_be_is_refused(option: BenchOption[int], text: str, message: str) -> None:
     with pytest.raises(BadInput) as refused:
         option.read(text)
     assert str(refused.value) == message
@@ -112,13 +114,13 @@ def test_what_is_given_wins_over_quick_and_default() -> None:
 def test_only_finite_numbers_are_measured(value: float) -> None:
     for broken in ({"value": value}, {"value": 1.0, "low": value}, {"value": 1.0, "samples": (value,)}):
         with pytest.raises(ValueError, match="expected finite numbers"):
-            Measured(**broken)
+            Quantity(**broken)
 
 
 def test_a_number_needs_its_column_and_unit() -> None:
-    for row in ({"gone": 1}, {"who": Measured(value=1.0)}):
+    for row in ({"gone": 1}, {"who": Quantity(value=1.0)}):
         with pytest.raises(ValueError, match="needs that column"):
-            Table(name="t", title="t", columns=(Column(name="who"),), rows=(row,))
+            Table(name="t", title="t", columns=(TableColumn(name="who"),), rows=(row,))
 
 
 @pytest.mark.parametrize(
@@ -130,14 +132,14 @@ def test_goals(goal: Goal, ratio: float, reached: bool) -> None:
 
 
 def test_a_ratio_is_ours_over_theirs_or_how_many_times_as_fast() -> None:
-    ours, theirs = seconds("ours", Measured(value=2.0)), seconds("theirs", Measured(value=8.0))
+    ours, theirs = seconds("ours", Quantity(value=2.0)), seconds("theirs", Quantity(value=8.0))
     assert figure("x", ours, theirs, at_most(0.3)).ratio.value == 0.25
     faster = figure("x", ours, theirs, at_least(5.0))
     assert (faster.ratio.value, faster.reached) == (4.0, False)
 
 
 def test_spreads() -> None:
-    assert median([3.0, 1.0, 2.0]) == Measured(value=2.0, low=1.0, high=3.0, samples=(3.0, 1.0, 2.0))
+    assert median([3.0, 1.0, 2.0]) == Quantity(value=2.0, low=1.0, high=3.0, samples=(3.0, 1.0, 2.0))
     assert median_and_quartiles([1.0, 2.0, 3.0, 4.0, 5.0]).ends == (2.0, 4.0)
     assert median_and_quartiles([1.0]).ends == (1.0, 1.0)
 
@@ -152,7 +154,7 @@ def test_a_full_run_judges_and_a_quick_run_does_not() -> None:
 
 
 def test_a_check_comes_before_the_run() -> None:
-    def refuse(chosen: Settings) -> None:
+    def refuse(chosen: BenchSettings) -> None:
         raise BadInput(f"not with {chosen[WORKERS]}")
 
     with pytest.raises(BadInput, match="not with"):
@@ -175,17 +177,17 @@ def test_other_json_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("unit", "measured", "text"),
     [
-        (Unit.SECONDS, Measured(value=0.0416, low=0.0409, high=0.044), "41.6 ms (40.9 to 44.0)"),
-        (Unit.SECONDS, Measured(value=0.0416, low=0.0416, high=0.0416), "41.6 ms"),
-        (Unit.BYTES, Measured(value=387 * 2**20), "387 MiB"),
-        (Unit.COUNT, Measured(value=29_362_708), "29,362,708"),
-        (Unit.RATIO, Measured(value=0.5), "0.50"),
-        (Unit.RATIO, Measured(value=0.00061), "0.00061"),
-        (Unit.RATIO, Measured(value=1.0, low=0.0, high=123.4), "1.00 (0.00 to 123)"),
-        (Unit.SHARE, Measured(value=0.015, low=-0.002, high=0.02), "+1.5% (-0.2% to +2.0%)"),
+        (Unit.SECONDS, Quantity(value=0.0416, low=0.0409, high=0.044), "41.6 ms (40.9 to 44.0)"),
+        (Unit.SECONDS, Quantity(value=0.0416, low=0.0416, high=0.0416), "41.6 ms"),
+        (Unit.BYTES, Quantity(value=387 * 2**20), "387 MiB"),
+        (Unit.COUNT, Quantity(value=29_362_708), "29,362,708"),
+        (Unit.RATIO, Quantity(value=0.5), "0.50"),
+        (Unit.RATIO, Quantity(value=0.00061), "0.00061"),
+        (Unit.RATIO, Quantity(value=1.0, low=0.0, high=123.4), "1.00 (0.00 to 123)"),
+        (Unit.SHARE, Quantity(value=0.015, low=-0.002, high=0.02), "+1.5% (-0.2% to +2.0%)"),
     ],
 )
-def test_numbers_read_well(unit: Unit, measured: Measured, text: str) -> None:
+def test_numbers_read_well(unit: Unit, measured: Quantity, text: str) -> None:
     assert number(unit, measured) == text
 
 
@@ -233,7 +235,7 @@ def test_markdown() -> None:
 
 
 def test_markdown_shows_words_as_they_are() -> None:
-    side = Side(name="a|b `c`", unit=Unit.COUNT, measured=Measured(value=1))
+    side = Side(name="a|b `c`", unit=Unit.COUNT, measured=Quantity(value=1))
     odd = replace(result(), figures=(figure("<b>", side, side, at_most(1.0)),))
     assert r"| \<b\> | a\|b \`c\`: 1 |" in named_table(odd, "figures")
 

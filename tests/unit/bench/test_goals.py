@@ -6,9 +6,9 @@ import pytest
 
 from lockstep.bench import collectives, ddp, syncbn
 from lockstep.bench.collectives import COPY, DDP, GLOO, IN_PLACE, LARGE, MIB, SHM, readable
-from lockstep.bench.contract import Figure, Measured, median, settings
+from lockstep.bench.contract import Figure, Quantity, median, settings
 from lockstep.bench.data import BENCHMARK as DATA
-from lockstep.bench.data import Holding, _paired, table
+from lockstep.bench.data import HeldData, _paired, table
 from lockstep.bench.ddp import BASE, DROP_IN, IN_ROUNDS, IN_TURN, OURS, TREE, Timing, in_pair
 from lockstep.bench.measure import pair_cost
 from lockstep.bench.ranks.data.names import LIST
@@ -54,7 +54,7 @@ def test_sizes_read_well() -> None:
 
 
 def timing(way: str, *samples: float, workers: int = 2, starts: int = 1, memory: float | None = None) -> Timing:
-    weighed = None if memory is None else Measured(value=memory)
+    weighed = None if memory is None else Quantity(value=memory)
     return Timing(model="mlp", workers=workers, way=way, samples=samples, starts=starts, memory=weighed)
 
 
@@ -85,10 +85,10 @@ def test_ddp_takes_a_ratio_in_each_start() -> None:
 def test_ddp_shows_every_way_beside_torch_ddp() -> None:
     timings = [timing(BASE, 0.1, memory=200.0), timing(OURS, 0.05, memory=120.0), timing(IN_ROUNDS, 0.06, workers=8)]
     (row,) = ddp.steps_table(timings).rows
-    assert [row[way] for way in (BASE, OURS)] == [Measured(value=0.1), Measured(value=0.05)]
+    assert [row[way] for way in (BASE, OURS)] == [Quantity(value=0.1), Quantity(value=0.05)]
     rows = ddp.ways_table(timings).rows
-    assert [one.get("step, ratio") for one in rows] == [Measured(value=1.0), Measured(value=0.5), None]
-    assert [one.get("memory, ratio") for one in rows] == [Measured(value=1.0), Measured(value=0.6), None]
+    assert [one.get("step, ratio") for one in rows] == [Quantity(value=1.0), Quantity(value=0.5), None]
+    assert [one.get("memory, ratio") for one in rows] == [Quantity(value=1.0), Quantity(value=0.6), None]
 
 
 def test_a_full_run_of_ddp_is_as_long_as_it_was() -> None:
@@ -108,7 +108,7 @@ def test_ddp_refuses_workers_that_cannot_share_the_lanes(given: dict[str, int], 
 
 
 def step(who: str, backend: str, seconds: float, size: int) -> syncbn.Step:
-    measured = Measured(value=seconds)
+    measured = Quantity(value=seconds)
     return syncbn.Step(who=who, backend=backend, seconds=measured, bytes=size, collectives=2, sent=8)
 
 
@@ -137,7 +137,7 @@ def test_syncbn_counts_the_worst_shape() -> None:
     assert figures[0].ratio.ends == (0.1, 0.2)
     assert figures[0].ours.measured.value == 2.0
     assert syncbn.times_table(shapes).rows[0]["input"] == "32 x 128"
-    assert syncbn.needs_table(shapes).rows[1]["ours"] == Measured(value=2 * 262144 + 1024)
+    assert syncbn.needs_table(shapes).rows[1]["ours"] == Quantity(value=2 * 262144 + 1024)
 
 
 def test_measuring_costs_what_pairs_differ_by() -> None:
@@ -152,11 +152,11 @@ def test_data_takes_the_median_of_pairs_with_their_middle_half() -> None:
 
 
 def test_a_side_that_a_limit_stops_is_a_row_that_says_so() -> None:
-    whole = Holding(10, "Ragged", start=[1.0], forked=[0.5], handed=[0.1], epoch={0: [0.1], 2: [0.2]}, descriptors=12)
+    whole = HeldData(10, "Ragged", start=[1.0], forked=[0.5], handed=[0.1], epoch={0: [0.1], 2: [0.2]}, descriptors=12)
     whole.by_hand, whole.lightning = 3.25, "not installed"
-    stopped, other = table([Holding(10, LIST, why_not="Too many open files (limit 200)"), whole]).rows
+    stopped, other = table([HeldData(10, LIST, why_not="Too many open files (limit 200)"), whole]).rows
     assert stopped == {"items": 10, "held as": LIST, "start, spawn": "Too many open files (limit 200)"}
-    assert (other["trained by hand"], other["in Lightning"]) == (Measured(value=3.25), "not installed")
+    assert (other["trained by hand"], other["in Lightning"]) == (Quantity(value=3.25), "not installed")
 
 
 def test_data_refuses_fewer_items_than_ranks_can_share() -> None:

@@ -2,35 +2,35 @@
 
 from lockstep.bench.contract.benchmark import Benchmark, Tell, measure, repeats
 from lockstep.bench.contract.figures import at_least, at_most, figure, median, median_and_quartiles, seconds
-from lockstep.bench.contract.options import Option, Settings, settings
+from lockstep.bench.contract.options import BenchOption, BenchSettings, settings
 from lockstep.bench.contract.result import (
     Cell,
-    Column,
     Figure,
     Goal,
-    Measured,
     Measurements,
+    Quantity,
     Result,
     Side,
     Table,
+    TableColumn,
     Unit,
     decode,
     encode,
 )
 
 __all__ = [
+    "BenchOption",
+    "BenchSettings",
     "Benchmark",
     "Cell",
-    "Column",
     "Figure",
     "Goal",
-    "Measured",
     "Measurements",
-    "Option",
+    "Quantity",
     "Result",
-    "Settings",
     "Side",
     "Table",
+    "TableColumn",
     "Tell",
     "Unit",
     "at_least",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
-from lockstep.bench.contract.options import Option, Settings
+from lockstep.bench.contract.options import BenchOption, BenchSettings
 from lockstep.bench.contract.result import Measurements, Result
 from lockstep.errors import BadInput
 from lockstep.registry import Description
@@ -24,20 +24,20 @@ Tell = Callable[[str], None]
 class Benchmark(Description):
     """What a module of `lockstep.bench` calls BENCHMARK. The module imports no torch before `run`."""
 
-    options: tuple[Option[Any], ...]
+    options: tuple[BenchOption[Any], ...]
     """`repeats` among them."""
-    run: Callable[[Settings, Tell], Measurements]
+    run: Callable[[BenchSettings, Tell], Measurements]
     """Measure all sides in turn."""
-    check: Callable[[Settings], None] = lambda _: None
+    check: Callable[[BenchSettings], None] = lambda _: None
     """Refuse settings that do not fit together, before anything starts."""
 
 
-def repeats(default: int, *, quick: int = 1, what: str = "How often each side is timed, in turn.") -> Option[int]:
+def repeats(default: int, *, quick: int = 1, what: str = "How often each side is timed, in turn.") -> BenchOption[int]:
     """Return the option that every benchmark has."""
-    return Option(name="repeats", help=what, default=default, quick=quick)
+    return BenchOption(name="repeats", help=what, default=default, quick=quick)
 
 
-def measure(benchmark: Benchmark, settings: Settings, tell: Tell) -> Result:
+def measure(benchmark: Benchmark, settings: BenchSettings, tell: Tell) -> Result:
     """Run a benchmark; a quick run judges no goal."""
     if (reason := benchmark.unavailable()) is not None:
         raise BadInput(reason)

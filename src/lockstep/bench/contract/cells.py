@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lockstep.bench.contract.result import Cell, Column, Figure, Goal, Measured, Result, Side, Unit
+from lockstep.bench.contract.result import Cell, Figure, Goal, Quantity, Result, Side, TableColumn, Unit
 from lockstep.report.units import digits, size, spread
 
 FIGURES = "figures"
@@ -12,26 +12,26 @@ FIGURES = "figures"
 HEADINGS = ("figure", "ours", "theirs", "ratio", "goal", "")
 
 
-def heading(column: Column) -> str:
+def heading(column: TableColumn) -> str:
     """Return the name, and what the numbers in brackets are."""
     inside = column.spread or (f"to {column.beside}" if column.beside else "")
     return f"{column.name} ({inside})" if inside else column.name
 
 
-def cell_text(column: Column, row: Mapping[str, Cell]) -> str:
+def cell_text(column: TableColumn, row: Mapping[str, Cell]) -> str:
     """Return what stands in a cell of a row."""
     cell = row.get(column.name)
-    if not isinstance(cell, Measured):
+    if not isinstance(cell, Quantity):
         return "" if cell is None else f"{cell:,}" if isinstance(cell, int) else cell
     assert column.unit is not None, "a table checks it"
     text = number(column.unit, cell)
     other = row.get(column.beside)
-    if not isinstance(other, Measured) or column.beside == column.name:
+    if not isinstance(other, Quantity) or column.beside == column.name:
         return text
     return f"{text} ({_ratio(cell.value / other.value)})"
 
 
-def number(unit: Unit, measured: Measured) -> str:
+def number(unit: Unit, measured: Quantity) -> str:
     """Return a measured number with its unit and its spread."""
     ends = None if measured.low == measured.high else measured.ends
     if unit is Unit.SECONDS:
@@ -59,7 +59,7 @@ def headline(result: Result) -> str:
 
 def _side(side: Side) -> str:
     """Return who it is and its value; its spread stands in the tables."""
-    return f"{side.name}: {number(side.unit, Measured(value=side.measured.value))}"
+    return f"{side.name}: {number(side.unit, Quantity(value=side.measured.value))}"
 
 
 def _goal(goal: Goal) -> str:

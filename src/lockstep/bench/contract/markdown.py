@@ -20,7 +20,7 @@ BLOCK = re.compile(r"(<!-- bench (?P<name>[\w-]+): (?P<tables>[\w -]+?) -->\n).*
 
 
 @dataclass(frozen=True)
-class Block:
+class MarkedBlock:
     """A place in the documentation that tables are put into."""
 
     benchmark: str
@@ -29,9 +29,9 @@ class Block:
     """Which, by name."""
 
 
-def blocks(text: str) -> list[Block]:
+def blocks(text: str) -> list[MarkedBlock]:
     """Return the marked blocks of a page."""
-    return [Block(match["name"], tuple(match["tables"].split())) for match in BLOCK.finditer(text)]
+    return [MarkedBlock(match["name"], tuple(match["tables"].split())) for match in BLOCK.finditer(text)]
 
 
 def fill(text: str, results: Mapping[str, Result]) -> str:

@@ -14,7 +14,7 @@ T = TypeVar("T", bound=Setting)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option(Generic[T]):
+class BenchOption(Generic[T]):
     """One option; `settings[option]` is its value, typed."""
 
     name: str
@@ -64,7 +64,7 @@ class Option(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """The value of every option in one run."""
 
     quick: bool
@@ -72,11 +72,11 @@ class Settings:
     values: Mapping[str, Setting]
     """By the option's name."""
 
-    def __getitem__(self, option: Option[T]) -> T:
+    def __getitem__(self, option: BenchOption[T]) -> T:
         return cast("T", self.values[option.name])
 
 
-def settings(options: Sequence[Option[Any]], given: Mapping[str, Setting | None], *, quick: bool) -> Settings:
+def settings(options: Sequence[BenchOption[Any]], given: Mapping[str, Setting | None], *, quick: bool) -> BenchSettings:
     """Return what was given, and for the rest the defaults or the quick values."""
     rest = {option.name: option.quick if quick else option.default for option in options}
-    return Settings(quick, rest | {name: value for name, value in given.items() if value is not None})
+    return BenchSettings(quick, rest | {name: value for name, value in given.items() if value is not None})

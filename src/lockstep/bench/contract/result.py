@@ -27,7 +27,7 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Quantity:
     """A number with its spread."""
 
     value: float
@@ -50,12 +50,12 @@ class Measured:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
-Cell = int | str | Measured | None
+Cell = int | str | Quantity | None
 """A number or a name that identifies the row, a measured number, or the reason why there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class TableColumn:
     """A column of a table."""
 
     name: str
@@ -76,7 +76,7 @@ class Table:
     """One word; the documentation names tables by it."""
     title: str
     """What is shown."""
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     """In the order of display."""
     rows: tuple[Mapping[str, Cell], ...]
     """Cells by the name of the column; a cell that is left out is empty."""
@@ -85,7 +85,7 @@ class Table:
         units = {column.name: column.unit for column in self.columns}
         for row in self.rows:
             for name, cell in row.items():
-                if name not in units or (isinstance(cell, Measured) and units[name] is None):
+                if name not in units or (isinstance(cell, Quantity) and units[name] is None):
                     raise ValueError(f"table {self.name}: {cell!r} in column {name!r} needs that column, with a unit")
 
 
@@ -97,7 +97,7 @@ class Side:
     """Who, or what."""
     unit: Unit
     """Of the number."""
-    measured: Measured
+    measured: Quantity
     """What was measured."""
 
 
@@ -125,7 +125,7 @@ class Figure:
     """Our side."""
     theirs: Side
     """The other: a stock part, another way, or a limit."""
-    ratio: Measured
+    ratio: Quantity
     """Ours over theirs; theirs over ours where the goal is "at least"."""
     spread: str = ""
     """What the ends of the ratio's spread are, for example `single starts`."""

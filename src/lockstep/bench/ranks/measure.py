@@ -22,7 +22,7 @@ from lockstep.train.steps import StepLog
 STEPS_PER_SAMPLE = 4
 
 
-class Side:
+class TimedLoop:
     """One trainer, and the loop around it."""
 
     def __init__(self, place: lockstep.World, strategy: str, folder: Path, *, measure: bool) -> None:
@@ -54,7 +54,7 @@ def measure(plan: dict[str, Any]) -> dict[str, list[float]]:
     for name in ("measured", "plain"):
         folder = Path(plan["folder"]) / name
         folder.mkdir(exist_ok=True)
-        sides[name] = Side(place, plan["strategy"], folder, measure=name == "measured")
+        sides[name] = TimedLoop(place, plan["strategy"], folder, measure=name == "measured")
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(-plan["warm_up"], plan["repeats"]):
         # Who goes first changes, so that neither always finds the other's caches.

@@ -26,7 +26,7 @@ READS = 600_000
 """Items that are read in the epochs of one side at least, so that short epochs are repeated more often."""
 
 
-class Stamp:
+class PickleStamp:
     """Two of them around the data say what it costs to hand over: when each was pickled, and when unpickled."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from lockstep.bench.ranks.data.names import LIST
-from lockstep.bench.ranks.data.reading import Stamp, first_epoch
+from lockstep.bench.ranks.data.reading import PickleStamp, first_epoch
 from lockstep.bench.ranks.data.sides import make
 
 SPAWN, SERVER = "spawn", "forkserver"
@@ -43,7 +43,7 @@ def start(data: Any, size: int, ranks: int, how: str) -> dict[str, Any]:
         together = context.Barrier(ranks)
         for rank in range(ranks):
             mine, theirs = context.Pipe(duplex=False)
-            around = Stamp(), Stamp()
+            around = PickleStamp(), PickleStamp()
             handed = [around[0], data, around[1]]
             process = context.Process(target=first_epoch, args=(handed, rank, ranks, together, theirs), daemon=True)
             process.start()
