@@ -46,7 +46,7 @@ class Recipe:
     model: Callable[[], nn.Module]
     """Makes the model; called after the seed is set."""
     data: Any
-    """A dataset with `__len__` and `__getitem__`, or a function or class that makes one."""
+    """A dataset with `__len__` and `__getitem__`, a stream with `__iter__`, or a function or class that makes one."""
     loss: LossFunction
     """`loss(model, batch)`: a mean over the batch, or `Loss(total, weight)`."""
     optimizer: OptimizerFactory
@@ -57,6 +57,8 @@ class Recipe:
     """Fixed slices of the global batch; None: as many as workers."""
     epochs: int = 1
     """Passes over the data."""
+    drop_last: bool = False
+    """Leave out the last batch of an epoch if it is short; a DataLoader's own `drop_last` counts too."""
     evaluate: Metrics | None = None
     """`evaluate(model, batch)`: named means over the batch, or `Loss(total, weight)` each."""
     eval_data: Any = None
@@ -105,30 +107,37 @@ _EXAMPLES = {"model": "Net", "loss": "my_loss", "optimizer": "lambda ps: AdamW(p
 class Plan:
     """The numbers that follow from a recipe and a number of workers."""
 
-    samples: int
-    """How many samples an epoch has."""
+    samples: int | None
+    """How many samples an epoch has; None for a stream that does not say."""
     lanes: int
     """How many slices a global batch has."""
-    epoch_steps: int
-    """Steps of one epoch."""
+    epoch_steps: int | None
+    """Steps of one epoch; None for a stream that does not say how many samples it has."""
     steps: int
     """Steps of the whole run."""
 
 
-def plan(recipe: Recipe, *, workers: int, samples: int, steps: int | None = None) -> Plan:
+def plan(recipe: Recipe, *, workers: int, samples: int | None, steps: int | None = None) -> Plan:
     """Check that a recipe can be trained on `workers` workers, and count its steps."""
     lanes = workers if recipe.lanes is None else recipe.lanes
     check_lanes(lanes, workers, recipe.global_batch)
     if samples == 0:
         raise BadInput("the training data is empty: Recipe(data=...) has length 0, expected at least one global batch")
-    if recipe.global_batch > samples:
+    if samples is not None and recipe.global_batch > samples:
         raise BadInput(
             f"the global batch of {recipe.global_batch} is larger than the data ({samples} samples): "
             f"use --global-batch {max(lanes, samples // lanes * lanes)} or less, or more data"
         )
     if steps is not None and steps < 1:
         raise BadInput(f"found --steps {steps}, expected at least 1")
-    epoch_steps = steps_per_epoch(samples, recipe.global_batch)
+    if samples is None:
+        if steps is None:
+            raise BadInput(
+                "the training data is a stream without __len__, so the length of an epoch is unknown: give --steps N, "
+                "or add __len__, the number of samples of an epoch"
+            )
+        return Plan(samples=None, lanes=lanes, epoch_steps=None, steps=steps)
+    epoch_steps = steps_per_epoch(samples, recipe.global_batch, drop_last=recipe.drop_last)
     return Plan(samples=samples, lanes=lanes, epoch_steps=epoch_steps, steps=steps or epoch_steps * recipe.epochs)
 
 
@@ -226,7 +235,7 @@ def _trace(error: Exception, path: Path) -> str:
 
 def _dataset(source: Any, field: str) -> Any:
     dataset = source
-    if isinstance(source, type) or (callable(source) and not hasattr(source, "__getitem__")):
+    if isinstance(source, type) or (callable(source) and not hasattr(source, "__getitem__") and not _is_stream(source)):
         try:
             dataset = source()
         except BadInput:
@@ -236,12 +245,22 @@ def _dataset(source: Any, field: str) -> Any:
             raise BadInput(f"Recipe({field}=...) raised an error while it made the data:\n{trace}") from error
     # A stock DataLoader, recognised without importing torch.
     loader = hasattr(dataset, "dataset") and hasattr(dataset, "collate_fn")
-    if not loader and (not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__")):
-        raise BadInput(
-            f"Recipe({field}=...) is {_kind(dataset)}, expected a dataset with __len__ and __getitem__, or a function "
-            "or class that makes one"
-        )
-    return dataset
+    if loader or _is_stream(dataset) or (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
+        return dataset
+    once = (
+        ". It can be read only once: pass an object whose __iter__ begins anew" if hasattr(dataset, "__next__") else ""
+    )
+    raise BadInput(
+        f"Recipe({field}=...) is {_kind(dataset)}, expected a dataset with __len__ and __getitem__, a stream with "
+        f"__iter__ (such as an IterableDataset), or a function or class that makes one{once}"
+    )
+
+
+def _is_stream(dataset: Any) -> bool:
+    """Say whether samples can be read one after another, again in each epoch; torch's stream has an empty getitem."""
+    torch_stream = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
+    again = hasattr(dataset, "__iter__") and not hasattr(dataset, "__next__")
+    return again and (torch_stream or not hasattr(dataset, "__getitem__"))
 
 
 def _kind(value: object) -> str:

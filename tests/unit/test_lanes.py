@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import BadInput
-from lockstep.lanes.schedule import check_lanes, lane_samples, owned_lanes, steps_per_epoch
+from lockstep.lanes.schedule import check_lanes, lane_samples, one_sample_lane, owned_lanes, steps_per_epoch
 
 
 @given(st.integers(1, 64), st.integers(1, 64))
@@ -46,3 +46,21 @@ def test_steps(samples: int, batch: int, steps: int) -> None:
 def test_refused(lanes: int, workers: int, batch: int, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         check_lanes(lanes, workers, batch)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("samples", range(8, 33))
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8])
+def test_the_first_lane_of_one_sample(samples: int, lanes: int, drop_last: bool) -> None:
+    lone = [
+        (step, lane)
+        for step in range(steps_per_epoch(samples, 8, drop_last=drop_last))
+        for lane in range(lanes)
+        if len(lane_samples(min(8, samples - 8 * step), lanes, lane)) == 1
+    ]
+    assert one_sample_lane(samples, 8, lanes, drop_last=drop_last) == (lone[0] if lone else None)
+
+
+def test_a_lane_of_one_sample_in_a_stream_without_a_length() -> None:
+    assert one_sample_lane(None, 8, 8, drop_last=False) == (0, 0)
+    assert one_sample_lane(None, 8, 4, drop_last=False) is None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from torch import nn
 from torch.optim import SGD
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from lockstep import Recipe
 from lockstep.errors import BadInput
@@ -121,10 +122,25 @@ def test_wrong_fields(changes: dict[str, object], words: str) -> None:
         plain(**changes)
 
 
-@pytest.mark.parametrize("data", [None, 7, iter([1])])
-def test_data_that_is_none(data: object) -> None:
-    with pytest.raises(BadInput, match="dataset with __len__ and __getitem__"):
+@pytest.mark.parametrize(("data", "more"), [(None, ""), (7, ""), (iter([1]), r".*It can be read only once")])
+def test_data_that_is_none(data: object, more: str) -> None:
+    with pytest.raises(BadInput, match=f"dataset with __len__ and __getitem__, a stream with __iter__{more}"):
         plain(data=data).dataset()
+
+
+class Letters(IterableDataset[str]):
+    """A stream."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("abc")
+
+
+def test_streams_are_data() -> None:
+    for data in (Letters, Letters(), lambda: Letters()):
+        assert list(plain(data=data).dataset()) == ["a", "b", "c"]
+    with pytest.raises(BadInput, match=r"a stream without __len__, .*: give --steps N, or add __len__"):
+        plan(plain(), workers=1, samples=None)
+    assert plan(plain(), workers=1, samples=None, steps=9).steps == 9
 
 
 class Squares(Dataset[int]):
@@ -189,6 +205,7 @@ def test_plan() -> None:
     found = plan(plain(epochs=3), workers=2, samples=5)
     assert (found.lanes, found.epoch_steps, found.steps) == (2, 3, 9)
     assert plan(plain(), workers=1, samples=4, steps=7).steps == 7
+    assert plan(plain(drop_last=True, epochs=3), workers=2, samples=5).steps == 6
 
 
 def test_a_file_that_would_hide_a_module_is_refused(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ TYPED: dict[str, tuple[list[str], Any]] = {
     "steps": (["--steps", "9"], 9),
     "epochs": (["--epochs", "2"], 2),
     "global_batch": (["--global-batch", "48"], 48),
+    "drop_last": (["--drop-last"], True),
     "data": (["--data", "images"], "images"),
     "checkpoint_every": (["--checkpoint-every", "5"], 5),
 }

@@ -16,7 +16,7 @@ from lockstep import Loss, Trainer, World
 from lockstep.comm.group import Group
 from lockstep.data.loader import Share, batches, fetch, to_device
 from lockstep.data.sampler import permutation
-from lockstep.errors import BadInput, NotFinite
+from lockstep.errors import BadInput, LockstepError, NotFinite
 from lockstep.mesh import Mesh
 from lockstep.state.hashes import state_digest
 from lockstep.state.holdings import plain_holdings, whole
@@ -298,3 +298,19 @@ def test_the_optimizer_state_loads_in_plain_pytorch() -> None:
     optimizer.load_state_dict(one.optimizer_state_dict())
     model.load_state_dict(one.model.state_dict())
     assert state_digest(Group.alone(), plain_holdings(model, optimizer)) == one.digest()
+
+
+def test_batchnorm_on_a_lane_of_one_sample_names_the_lane_and_the_ways_out() -> None:
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+    own = trainer(model=normed, lanes=4)
+    words = r"lane 1 of 4 has 1 sample in step 1 .*drop_last.*--lanes.*--global-batch"
+    full, short = own.batches(data(45), global_batch=40)
+    own.step(full)
+    with pytest.raises(LockstepError, match=words):
+        own.step(short)
+    dropping = trainer(model=normed, lanes=4)
+    for batch in dropping.batches(data(45), global_batch=40, drop_last=True):
+        dropping.step(batch)
+    assert dropping.steps == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from lockstep.data.augment import SampleSeeds
 from lockstep.data.prefetch import prefetched
 from lockstep.data.sampler import permutation
 from lockstep.data.source import Collate, Source, fetch, open_source, read_stream
+from lockstep.errors import BadInput
 from lockstep.lanes.schedule import lane_samples, owned_lanes, steps_per_epoch
 
 __all__ = ["Batch", "Collate", "LaneBatch", "Share", "batches", "fetch", "to_device"]
@@ -61,6 +62,12 @@ class Share:
     """Which of them this is."""
     seed: int = 0
     """Of the order of samples."""
+    drop_last: bool = False
+    """Whether a short last batch of an epoch is left out."""
+
+    def steps(self, samples: int) -> int:
+        """Return how many steps an epoch of so many samples has."""
+        return steps_per_epoch(samples, self.global_batch, drop_last=self.drop_last)
 
 
 @dataclass(frozen=True)
@@ -87,11 +94,13 @@ class Epoch:
     """Which pass over the data."""
     start: int = 0
     """From which step on."""
+    in_order: bool = False
+    """Whether the samples come in the dataset's own order; else in that of the seed and the epoch."""
 
     def __iter__(self) -> Iterator[StepSamples]:
         share = self.share
         mine = owned_lanes(share.lanes, share.workers, share.rank)
-        for index in range(self.start, steps_per_epoch(self.samples, share.global_batch)):
+        for index in range(self.start, share.steps(self.samples)):
             first = index * share.global_batch
             count = min(share.global_batch, self.samples - first)
             parts = [(lane, lane_samples(count, share.lanes, lane)) for lane in mine]
@@ -102,6 +111,8 @@ class Epoch:
 
     def _chosen(self, first: int, part: range) -> list[int]:
         start, stop = first + part.start, first + part.stop
+        if self.in_order:
+            return list(range(start, stop))
         chosen = permutation(self.samples, seed=self.share.seed, epoch=self.epoch, start=start, stop=stop)
         numbers: list[int] = chosen.tolist()
         return numbers
@@ -138,12 +149,16 @@ def batches(
     `first_step` is the number of the first step of a stream without a length.
     """
     source = open_source(data, collate, share.global_batch)
+    share = replace(share, drop_last=share.drop_last or source.drop_last)
+    samples = source.samples
     if source.stream:
-        yield from _streamed(source, share, SampleSeeds(share.seed, epoch), start, first_step)
+        before = first_step if samples is None else epoch * share.steps(samples) + start
+        yield from _streamed(source, share, SampleSeeds(share.seed, epoch), start, before)
         return
-    samples = len(source.dataset)
-    before = epoch * steps_per_epoch(samples, share.global_batch)
-    for step, parts in _read(source, Epoch(samples, share, epoch, start), prefetch):
+    if samples is None:
+        raise BadInput(f"a {type(source.dataset).__name__} has no length: add __len__, the number of samples")
+    before = epoch * share.steps(samples)
+    for step, parts in _read(source, Epoch(samples, share, epoch, start, source.in_order), prefetch):
         lanes = (LaneBatch(lane, count, part) for (lane, count, _), part in zip(step.lanes, parts, strict=True))
         yield Batch(before + step.index, epoch, step.samples, tuple(lanes))
 
@@ -177,21 +192,36 @@ def _with_workers(source: Source, reader: Reader, epoch: Epoch) -> DataLoader[An
 
 def _streamed(source: Source, share: Share, seeds: SampleSeeds, start: int, first_step: int) -> Iterator[Batch]:
     """Cut a stream into the same lanes for any number of workers: each reads all of it and keeps its own lanes."""
-    if isinstance(source.dataset, Sized):
-        first_step = seeds.epoch * steps_per_epoch(len(source.dataset), share.global_batch) + start
     stream = read_stream(source.dataset, seeds)
     mine = owned_lanes(share.lanes, share.workers, share.rank)
     collate = source.collate or default_collate
-    for _ in itertools.islice(stream, start * share.global_batch):
-        pass
+    read = sum(1 for _ in itertools.islice(stream, start * share.global_batch))
     for index in itertools.count():
         samples = list(itertools.islice(stream, share.global_batch))
-        if not samples:
-            return
+        read += len(samples)
+        _check_length(source, read, ended=len(samples) < share.global_batch)
+        if not samples or (share.drop_last and len(samples) < share.global_batch):
+            break
         parts = [(lane, lane_samples(len(samples), share.lanes, lane)) for lane in mine]
         lanes = [LaneBatch(lane, len(part), collate([samples[i] for i in part])) for lane, part in parts if len(part)]
         lanes = lanes or [LaneBatch(mine[0], 0, collate(samples[:1]))]  # see [Note: filler]
         yield Batch(first_step + index, seeds.epoch, len(samples), tuple(lanes))
+    if read < share.global_batch and (share.drop_last or not read):
+        raise BadInput(
+            f"epoch {seeds.epoch} of {type(source.dataset).__name__} has {read} samples, expected at least "
+            f"{share.global_batch if share.drop_last else 1}: each call of its __iter__ must begin the stream anew"
+        )
+
+
+def _check_length(source: Source, read: int, *, ended: bool) -> None:
+    """Refuse a stream whose __len__ is wrong: steps are numbered by it."""
+    said = source.samples
+    if said is not None and (read > said or (ended and read < said)):
+        name = type(source.dataset).__name__
+        raise BadInput(
+            f"{name} has {'more than ' if read > said else ''}{min(read, said)} samples, and its __len__ returns "
+            f"{said}: return the number of samples that __iter__ yields, or remove __len__"
+        )
 
 
 def to_device(data: Any, device: str) -> Any:

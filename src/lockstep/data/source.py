@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     IterableDataset,
     RandomSampler,
@@ -41,11 +42,20 @@ class Source:
     """Makes a batch of a list of samples; None: one gather, or torch's default."""
     loader: DataLoader[Any] | None = None
     """A stock DataLoader whose worker processes do the reading."""
+    drop_last: bool = False
+    """Whether a stock DataLoader says that a short last batch is dropped."""
+    in_order: bool = False
+    """Whether a stock DataLoader says that samples are read in the dataset's order."""
 
     @property
     def stream(self) -> bool:
         """Whether samples can only be read one after another."""
-        return isinstance(self.dataset, IterableDataset)
+        return is_stream(self.dataset)
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples an epoch has; None for a stream that does not say."""
+        return len(self.dataset) if isinstance(self.dataset, Sized) else None
 
     @property
     def draws_no_random_numbers(self) -> bool:
@@ -56,36 +66,76 @@ class Source:
         return isinstance(inner, (GatheringDataset, TensorDataset, list, tuple))
 
 
+def is_stream(dataset: Any) -> bool:
+    """Say whether samples can only be read one after another, from the start."""
+    return isinstance(dataset, IterableDataset) or (
+        hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+    )
+
+
 def open_source(data: Any, collate: Collate | None = None, global_batch: int | None = None) -> Source:
-    """Return the source of what was passed; of a DataLoader use its dataset, collate and workers, not its order."""
+    """Return the source of what was passed; what a DataLoader says beyond it is honoured or refused.
+
+    Its batch size must be the global batch, or the 1 that a DataLoader has where none is given.
+    """
     if not isinstance(data, DataLoader):
         return Source(data, collate)
-    if global_batch is not None and data.batch_size not in (None, 1, global_batch):
-        raise BadInput(
-            f"the DataLoader has batch_size={data.batch_size}, expected the global batch of {global_batch}: use "
-            f"batch_size={global_batch} (the batch over all workers), or pass its dataset"
-        )
     stream = isinstance(data.dataset, IterableDataset)
-    if not stream and not isinstance(data.sampler, (SequentialSampler, RandomSampler)):
-        raise BadInput(
-            f"the DataLoader has a {type(data.sampler).__name__}, but Lockstep orders samples by the seed and the "
-            "epoch: leave the sampler out, or pass its dataset"
-        )
+    _check_batches(data, global_batch)
     if stream and data.num_workers:
         raise BadInput(
             f"the DataLoader has num_workers={data.num_workers}, which would change the order of its IterableDataset: "
             "use num_workers=0, or pass the IterableDataset itself"
         )
+    if not stream:
+        _check_sampler(data.sampler, len(data.dataset))  # type: ignore[arg-type]
     own = None if data.collate_fn is default_collate else data.collate_fn
-    return Source(data.dataset, collate or own, data if data.num_workers else None)
+    return Source(
+        data.dataset,
+        collate or own,
+        data if data.num_workers else None,
+        drop_last=data.drop_last,
+        in_order=isinstance(data.sampler, SequentialSampler),
+    )
 
 
-def count_samples(data: Any) -> int:
-    """Return how many samples an epoch has."""
-    dataset = open_source(data).dataset
-    if not isinstance(dataset, Sized):
-        raise BadInput(f"a {type(dataset).__name__} has no length: add __len__, the number of samples of an epoch")
-    return len(dataset)
+def _check_batches(loader: DataLoader[Any], global_batch: int | None) -> None:
+    """Refuse batches that cannot be cut into lanes, or are not the global batch."""
+    if loader.batch_size is None and loader.batch_sampler is None:
+        raise BadInput(
+            "the DataLoader has batch_size=None, so its dataset returns whole batches, and Lockstep cuts batches into "
+            "lanes by samples: pass a dataset that returns one sample at a time"
+        )
+    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+        raise BadInput(
+            f"the DataLoader has a {type(loader.batch_sampler).__name__}, but Lockstep makes the batches: leave the "
+            "batch_sampler out, or pass the dataset"
+        )
+    if loader.batch_size is None:
+        raise BadInput(
+            "the DataLoader has a batch_sampler, but Lockstep makes the batches: give the DataLoader batch_size, "
+            "shuffle and drop_last instead"
+        )
+    if global_batch is not None and loader.batch_size not in (1, global_batch):
+        raise BadInput(
+            f"the DataLoader has batch_size={loader.batch_size}, expected the global batch of {global_batch}: use "
+            f"batch_size={global_batch} (the batch over all workers), or pass its dataset"
+        )
+
+
+def _check_sampler(sampler: Any, samples: int) -> None:
+    """Refuse an order that is neither the dataset's nor a shuffled one in which every sample comes once."""
+    if type(sampler) not in (SequentialSampler, RandomSampler):
+        raise BadInput(
+            f"the DataLoader has a {type(sampler).__name__}, but Lockstep orders samples by the seed and the epoch: "
+            "leave the sampler out, or pass its dataset"
+        )
+    if isinstance(sampler, RandomSampler) and (sampler.replacement or sampler.num_samples != samples):
+        raise BadInput(
+            f"the DataLoader has a RandomSampler with replacement={sampler.replacement} and "
+            f"num_samples={sampler.num_samples}, but in an epoch of Lockstep each of the {samples} samples comes once: "
+            "use shuffle=True instead"
+        )
 
 
 def fetch(dataset: Any, indices: list[int], collate: Collate | None = None, seeds: SampleSeeds | None = None) -> Any:

@@ -20,9 +20,23 @@ def lane_samples(samples: int, lanes: int, lane: int) -> range:
     return range(start, start + small + (lane < rest))
 
 
-def steps_per_epoch(samples: int, global_batch: int) -> int:
-    """Return how many global batches an epoch has; the last may be short and is not dropped."""
-    return -(-samples // global_batch)
+def steps_per_epoch(samples: int, global_batch: int, *, drop_last: bool = False) -> int:
+    """Return how many global batches an epoch has; the last may be short, unless short ones are dropped."""
+    return samples // global_batch if drop_last else -(-samples // global_batch)
+
+
+def one_sample_lane(samples: int | None, global_batch: int, lanes: int, *, drop_last: bool) -> tuple[int, int] | None:
+    """Return the first step of an epoch that has a lane of one sample, and that lane; None if there is none.
+
+    `samples` is None for a stream that does not say how many it has: its last batch is unknown.
+    """
+    if global_batch == lanes:
+        return 0, 0
+    if samples is None or drop_last:
+        return None
+    small, rest = divmod(samples % global_batch, lanes)
+    lane = rest if small == 1 else 0 if small == 0 and rest else None
+    return None if lane is None else (samples // global_batch, lane)
 
 
 def check_lanes(lanes: int, workers: int, global_batch: int) -> None:

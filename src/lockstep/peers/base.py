@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.data.source import Source, count_samples, fetch, open_source
+from lockstep.data.source import Source, fetch, open_source
 from lockstep.errors import NotFinite
 from lockstep.launch.parent_death import die_with_parent
 from lockstep.launch.worker import record_failure
@@ -95,10 +95,16 @@ class PeerRun:
         """Batches that a rank trains on before each update."""
         return self.plan.lanes // self.spec.workers
 
+    @property
+    def epoch_steps(self) -> int:
+        """Steps of one pass over the data."""
+        assert self.plan.epoch_steps is not None  # streams are refused before a peer starts
+        return self.plan.epoch_steps
+
     def loader(self) -> DataLoader[Any]:
         """Return the stock loader of one lane's samples at a time; the peer shares it out over its ranks."""
         batch = self.recipe.global_batch // self.plan.lanes
-        return DataLoader(Batches(self.source), batch, shuffle=True, collate_fn=as_it_is)
+        return DataLoader(Batches(self.source), batch, shuffle=not self.source.in_order, collate_fn=as_it_is)
 
     def make_model(self) -> nn.Module:
         """Return the model that every strategy starts from."""
@@ -182,6 +188,7 @@ class PeerRun:
         if self.recipe.evaluate is not None:
             data, batch = self.recipe.eval_dataset(), evaluation_batch(self.recipe, self.plan)
             metrics = evaluate(self.mesh, model, self.recipe.evaluate, data, batch=batch, collate=self.recipe.collate)
+        self.log.samples = self._samples()
         held = plain_holdings(model, optimizer) if self.world.rank == 0 else []
         ended = Ended(
             plan=self.plan,
@@ -197,6 +204,12 @@ class PeerRun:
             most_weights=self.spec.most_weights,
         )
         leave_result(self.folder, self.mesh, self.log, ended)
+
+    def _samples(self) -> int:
+        """Return how many samples the steps were trained on, over all ranks."""
+        samples = self.plan.samples or 0
+        epochs, rest = divmod(self.plan.steps, self.epoch_steps)
+        return epochs * samples + min(rest * self.recipe.global_batch, samples)
 
     def _how(self) -> How:
         if self.world.size == 1:
@@ -215,7 +228,7 @@ def open_run(folder: Path) -> PeerRun:
     spec = read_setup(folder).spec
     recipe = spec.load()
     data = recipe.dataset()
-    plan = spec.plan(recipe, count_samples(data))
+    plan = spec.plan(recipe, data)
     return PeerRun(folder, spec, recipe, plan, open_source(data, recipe.collate))
 
 
@@ -234,6 +247,6 @@ def main(train: Callable[[PeerRun], None]) -> None:
         records = run.records if run else None
         step = records.step if records else -1
         if isinstance(error, NotFinite) and run is not None:
-            run.log.write_not_finite(step, step // run.plan.epoch_steps)
+            run.log.write_not_finite(step, step // run.epoch_steps)
         code = record_failure(error, folder, rank, step, print_report=False)
     os._exit(code)  # after a failure, threads that wait for a dead peer would keep the process alive

@@ -95,7 +95,7 @@ def _trained(run: Run) -> dict[str, str | int]:
         "global batch": recipe.global_batch,
         "seed": recipe.seed,
         "steps": plan.steps,
-        "samples": plan.samples,
+        "samples": "unknown" if plan.samples is None else plan.samples,
     }
 
 

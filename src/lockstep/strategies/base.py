@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.data.loader import LaneBatch, to_device
-from lockstep.errors import BadInput, NotFinite
+from lockstep.errors import BadInput, LockstepError, NotFinite
 from lockstep.lanes.rng import seed_lane
 from lockstep.recipe import Loss, LossFunction, OptimizerFactory, ScheduleFactory
 from lockstep.state.holdings import Holding, plain_holdings
+from lockstep.strategies.one_sample import explain_one_sample, is_one_sample_error
 from lockstep.torch_compat.tensors import foreach_mul_
 
 if TYPE_CHECKING:
@@ -192,7 +193,13 @@ class Strategy(ABC):
 
     def checked_loss(self, model: nn.Module, lane: LaneBatch, step: int) -> LaneLoss:
         """Run one lane forward; stop the run if its loss is not finite."""
-        returned = self.training.loss(model, to_device(lane.data, self.world.device))
+        try:
+            returned = self.training.loss(model, to_device(lane.data, self.world.device))
+        except ValueError as error:
+            if lane.samples == 1 and is_one_sample_error(error):
+                text = explain_one_sample(lane=lane.lane, step=step, batch=None, lanes=self.training.lanes)
+                raise LockstepError(text) from error
+            raise
         loss = as_sum(returned, lane.samples)
         if not math.isfinite(loss.value):
             raise NotFinite(

@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lockstep.data.augment import SampleSeeds
 from lockstep.data.loader import to_device
-from lockstep.data.source import Collate, fetch, open_source
+from lockstep.data.source import Collate, Source, fetch, open_source, read_stream
 from lockstep.errors import BadInput
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.recipe import Loss, Metrics
@@ -33,8 +34,10 @@ def evaluate(
     sums have their own place in one table, so adding the replicas' tables adds only zeros to them, and the
     final sum runs over chunks in order, whoever computed them.
     """
-    source = open_source(dataset, collate)
-    dataset, collate = (list(source.dataset) if source.stream else source.dataset), source.collate
+    source = evaluation_source(dataset, collate)
+    dataset, collate = source.dataset, source.collate
+    if source.stream:
+        dataset = list(read_stream(dataset, SampleSeeds(0, 0)))
     samples = len(dataset)
     if samples == 0:
         raise BadInput("the evaluation data is empty")
@@ -63,6 +66,16 @@ def evaluate(
         table = shared.cpu()
     totals = [sum(column) for column in table.flatten(1).T.tolist()]
     return {name: totals[2 * i] / totals[2 * i + 1] for i, name in enumerate(names)}
+
+
+def evaluation_source(data: Any, collate: Collate | None) -> Source:
+    """Return the source of evaluation data; each sample is counted once, so nothing of it may be dropped."""
+    source = open_source(data, collate)
+    if source.drop_last:
+        raise BadInput(
+            "the DataLoader of the evaluation data has drop_last=True, but every sample counts: leave it out"
+        )
+    return source
 
 
 def _sum(value: float | Tensor | Loss, samples: int) -> tuple[float, float]:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from lockstep.data.source import count_samples
 from lockstep.errors import NotFinite
 from lockstep.train.final_weights import check_weights
 from lockstep.train.fingerprints import Fingerprints
@@ -48,7 +47,7 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
 def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     recipe = spec.load()
     dataset = recipe.dataset()
-    plan = spec.plan(recipe, count_samples(dataset))
+    plan = spec.plan(recipe, dataset)
     trainer = Trainer(
         world,
         recipe.model,
@@ -61,7 +60,6 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     check_weights(trainer.model)
     records.write(header(trainer.mesh, plan, trainer.strategy.how()))
     resumed = go_on(trainer, folder, recipe.name) if spec.resume else []
-    first = trainer.steps
     trainer.mesh.everyone.barrier()
     log = StepLog(records, world.device, spec.measure)
     started = time.time()
@@ -85,7 +83,6 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         paused=pauses.seconds if pauses else 0.0,
         depends_on_workers=", ".join(name for name, asked in why.items() if asked),
         how=trainer.strategy.how(),
-        first=first,
         checkpoint_seconds=keeper.seconds,
         resumed=resumed,
         most_weights=spec.most_weights,
@@ -112,6 +109,7 @@ def run_steps(
             log.write_not_finite(batch.step, batch.epoch)
             raise
         log.write(stats, epoch=batch.epoch, began=at, total=time.perf_counter() - before)
+        log.samples += batch.samples
         progress.step(stats.step + 1, stats.loss)
         if pauses is not None:
             pauses.after(stats.step, trainer.strategy.holdings)
@@ -144,10 +142,15 @@ def header(mesh: Mesh, plan: Plan, how: How) -> HeaderLine:
 
 def _all_batches(trainer: Trainer, recipe: Recipe, dataset: Any, plan: Plan) -> Iterator[Batch]:
     """Yield batches over epochs; a number of steps that was asked for wins over the recipe's epochs."""
-    epochs = -(-plan.steps // plan.epoch_steps)
     every = (
-        trainer.batches(dataset, global_batch=recipe.global_batch, epoch=epoch, collate=recipe.collate)
-        for epoch in range(trainer.epoch, epochs)
+        trainer.batches(
+            dataset,
+            global_batch=recipe.global_batch,
+            epoch=epoch,
+            collate=recipe.collate,
+            drop_last=recipe.drop_last,
+        )
+        for epoch in itertools.count(trainer.epoch)
     )
     return itertools.islice(itertools.chain.from_iterable(every), plan.steps - trainer.steps)
 

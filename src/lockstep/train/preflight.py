@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.data.source import count_samples, open_source
+from lockstep.data.source import open_source
 from lockstep.errors import BadInput
 from lockstep.registry import PeerDescription, describe
 from lockstep.train.checkpoint_header import Arithmetic
+from lockstep.train.evaluate import evaluation_source
+from lockstep.train.one_sample_lanes import check_one_sample_lanes
 from lockstep.train.records import CannotWrite, create_folder
 from lockstep.train.resume import check_standing, history, holding, put_aside, read_standing
 from lockstep.train.setup import write_setup
@@ -16,6 +18,7 @@ from lockstep.train.spec import RunSpec
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lockstep.data.source import Source
     from lockstep.recipe import Plan, Recipe
 
 
@@ -29,9 +32,13 @@ def preflight(spec: RunSpec, out: Path) -> None:
         raise BadInput(f"--checkpoint-every {spec.checkpoint_every}: at least 1 step is needed between checkpoints")
     recipe = spec.load()
     data = recipe.dataset()
-    plan = spec.plan(recipe, count_samples(data))
+    plan = spec.plan(recipe, data)
+    source = open_source(data, recipe.collate, recipe.global_batch)
     if isinstance(description, PeerDescription):
-        _check_peer(spec, plan, stream=open_source(data).stream)
+        _check_peer(spec, plan, source, drop_last=recipe.drop_last)
+    _check_evaluation(recipe, source)
+    if not spec.sync_batchnorm:
+        check_one_sample_lanes(recipe, source, plan)
     if spec.resume:
         _make_ready(spec, out, recipe, plan)
         return
@@ -55,7 +62,7 @@ def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None
             threads=spec.threads or standing.header.arithmetic.threads,
             clip=recipe.clip,
         )
-        check_standing(standing, arithmetic, samples=plan.samples, steps=plan.steps)
+        check_standing(standing, arithmetic, plan)
         try:
             put_aside(folder)
             write_setup(folder, spec, recipe, plan, history(standing))
@@ -63,7 +70,21 @@ def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None
             raise BadInput(str(error)) from error
 
 
-def _check_peer(spec: RunSpec, plan: Plan, *, stream: bool) -> None:
+def _check_evaluation(recipe: Recipe, training: Source) -> None:
+    """Refuse evaluation data that cannot be used, before the training that would come first."""
+    if recipe.evaluate is None:
+        return
+    if recipe.eval_data is None and training.stream and training.samples is None:
+        raise BadInput(
+            "Recipe(evaluate=...) has no eval_data, and the training data is a stream that may not end: give "
+            "Recipe(eval_data=...)"
+        )
+    evaluated = training if recipe.eval_data is None else evaluation_source(recipe.eval_dataset(), recipe.collate)
+    if evaluated.samples == 0:
+        raise BadInput("the evaluation data is empty: Recipe(eval_data=...) has length 0, expected at least 1 sample")
+
+
+def _check_peer(spec: RunSpec, plan: Plan, source: Source, *, drop_last: bool) -> None:
     """Refuse what a peer has no counterpart of."""
     if plan.lanes % spec.workers:
         raise BadInput(
@@ -74,5 +95,10 @@ def _check_peer(spec: RunSpec, plan: Plan, *, stream: bool) -> None:
         raise BadInput(f"--sync-batchnorm: strategy {spec.strategy} has no SyncBatchNorm on the CPU; use ddp")
     if spec.checkpoint_every is not None or spec.resume:
         raise BadInput(f"strategy {spec.strategy} writes and reads no checkpoints here: use ddp")
-    if stream:
+    if source.stream:
         raise BadInput(f"strategy {spec.strategy} shuffles over its ranks, and this data is a stream: use ddp")
+    if drop_last or source.drop_last:
+        raise BadInput(
+            f"strategy {spec.strategy} would drop short batches of a lane, not of all ranks: leave drop_last out, or "
+            "use ddp"
+        )

@@ -62,23 +62,12 @@ class Ended:
     """What makes the digest depend on the number of workers, if anything does."""
     how: How = field(default_factory=How)
     """How the strategy ran."""
-    first: int = 0
-    """The first step that was done here: where the checkpoint stood."""
     checkpoint_seconds: float = 0.0
     """Spent on checkpoints; no part of `seconds`."""
     resumed: Sequence[Resumption] = ()
     """The checkpoints at which the run was resumed, the last with what may make other bits."""
     most_weights: int | None = None
     """Final weights of more bytes are not written; None: they are, whatever their size."""
-
-    @property
-    def samples(self) -> int:
-        """How many were trained on here, over all workers."""
-        return self._until(self.plan.steps) - self._until(self.first)
-
-    def _until(self, step: int) -> int:
-        epochs, rest = divmod(step, self.plan.epoch_steps)
-        return epochs * self.plan.samples + min(rest * self.recipe.global_batch, self.plan.samples)
 
 
 def leave_result(folder: Path, mesh: Mesh, log: StepLog, ended: Ended) -> None:
@@ -168,7 +157,7 @@ def _result(
         warmup_steps=warmup(len(log.totals)),
         step_seconds=slowest.step_seconds,
         step_quartiles=slowest.step_quartiles,
-        samples_per_second=ended.samples / ended.seconds,
+        samples_per_second=log.samples / ended.seconds,
         steps=ended.plan.steps,
         threads=world.threads,
         device=world.device,

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import BadInput
+from lockstep.recipe import Plan
 from lockstep.registry import BASELINE, DEFAULT, LAUNCHERS, describe
 from lockstep.train.checkpoint_folder import last_good, prune
 from lockstep.train.checkpoint_header import Arithmetic, CheckpointHeader, read_header, refuse_other
@@ -80,19 +81,25 @@ def _starts(launcher: str) -> bool:
     return launcher in LAUNCHERS and not LAUNCHERS.get(launcher).one_process
 
 
-def check_standing(standing: Standing, arithmetic: Arithmetic, *, samples: int, steps: int) -> None:
+def check_standing(standing: Standing, arithmetic: Arithmetic, plan: Plan) -> None:
     """Refuse to go on with something else than was begun, and with what is done."""
     header, folder = standing.header, standing.folder
     refuse_other(header.arithmetic, arithmetic, str(standing.path))
-    before = standing.setup.plan.samples
-    if before != samples:
+    before = standing.setup.plan
+    if before.samples != plan.samples:
+        counts = ["an unknown number of" if one is None else one for one in (before.samples, plan.samples)]
         raise BadInput(
-            f"the run in {folder} was begun with {before} samples, and the data has {samples} now: "
+            f"the run in {folder} was begun with {counts[0]} samples, and the data has {counts[1]} samples now: "
             "the order of the samples would be another; use the same data"
         )
-    if header.step >= steps:
+    if before.epoch_steps != plan.epoch_steps:
         raise BadInput(
-            f"the run in {folder} is complete: {header.step} of {steps} steps are done. To train longer, give "
+            f"the run in {folder} was begun with {before.epoch_steps} steps per epoch, and there are "
+            f"{plan.epoch_steps} now: use drop_last as before"
+        )
+    if header.step >= plan.steps:
+        raise BadInput(
+            f"the run in {folder} is complete: {header.step} of {plan.steps} steps are done. To train longer, give "
             "--steps or --epochs"
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from lockstep.recipe import Plan, Recipe, load, plan
 from lockstep.settings import Option, Settings
@@ -46,6 +46,7 @@ class RunSpec(Settings):
     global_batch: Annotated[int | None, Option(help="Samples per step over all workers.", default="the recipe's")] = (
         None
     )
+    drop_last: Annotated[bool, Option(help="Leave out a short last batch of an epoch.")] = False
     data: Annotated[
         str | None,
         Option(help="Data for the recipe, e.g. the CIFAR-100 archive.", default="made up in memory", reads=Path),
@@ -63,11 +64,16 @@ class RunSpec(Settings):
     def load(self) -> Recipe:
         """Load the recipe with this run's changes applied."""
         changes = {name: getattr(self, name) for name in ("lanes", "epochs", "global_batch", "seed")}
-        return load(self.recipe, self.data).override(**changes)
+        return load(self.recipe, self.data).override(**changes, drop_last=self.drop_last or None)
 
-    def plan(self, recipe: Recipe, samples: int) -> Plan:
-        """Check the recipe against this run's workers."""
-        asked = plan(recipe, workers=self.workers, samples=samples, steps=self.steps)
+    def plan(self, recipe: Recipe, data: Any) -> Plan:
+        """Check the recipe and its training data against this run's workers."""
+        from lockstep.data.source import open_source
+
+        source = open_source(data, recipe.collate, recipe.global_batch)
+        steps = self.steps or (self.most_steps if source.samples is None else None)
+        recipe = recipe.override(drop_last=source.drop_last or None)
+        asked = plan(recipe, workers=self.workers, samples=source.samples, steps=steps)
         return asked if self.most_steps is None else replace(asked, steps=min(asked.steps, self.most_steps))
 
     def filled_in(self, recipe: Recipe, plan: Plan) -> RunSpec:

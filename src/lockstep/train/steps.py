@@ -39,6 +39,8 @@ class StepLog:
     device: str
     measure: bool = True
     """Whether lines hold more than time and loss."""
+    samples: int = 0
+    """Trained on in these steps, over all workers."""
     totals: list[float] = field(default_factory=list)
     parts: list[tuple[float, ...]] = field(default_factory=list)
     hidden: list[float] = field(default_factory=list)

@@ -122,12 +122,14 @@ class Trainer:
         epoch: int = 0,
         start: int | None = None,
         collate: Collate | None = None,
+        drop_last: bool = False,
         prefetch: int | None = None,
     ) -> Iterator[Batch]:
         """Yield this worker's part of each global batch; the order follows from the seed and the epoch alone.
 
         `start` is the first step of the epoch; None: the first, or after `load` where the checkpoint stood.
         `dataset` may also be a stream or a stock DataLoader; `prefetch` batches are made ahead on a thread.
+        `drop_last` leaves out a short last batch.
         """
         check_lanes(self.lanes, self.mesh.replicas, global_batch)
         start = self._start(epoch, global_batch) if start is None else start
@@ -138,6 +140,7 @@ class Trainer:
             workers=self.mesh.replicas,
             rank=self.mesh.replica,
             seed=self.seed,
+            drop_last=drop_last,
         )
         source = batches(
             dataset,

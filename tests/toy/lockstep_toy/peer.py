@@ -35,7 +35,7 @@ def train(run: PeerRun) -> None:
         optimizer.step()
         optimizer.zero_grad()
         run.clock.lap("optimizer")
-        run.step_done(step // run.plan.epoch_steps, plain, timer)
+        run.step_done(step // run.epoch_steps, plain, timer)
     run.finish(plain, optimizer)
     dist.destroy_process_group()
 

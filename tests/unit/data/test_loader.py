@@ -7,6 +7,7 @@ import itertools
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from lockstep import Trainer, World
 from lockstep.data import Augmented, Ragged
 from lockstep.data.loader import Batch, Share, batches
 from lockstep.data.prefetch import prefetched
-from lockstep.data.source import count_samples
+from lockstep.data.source import open_source
 from lockstep.errors import BadInput
 from lockstep.mesh import Mesh
 from lockstep.train.evaluate import evaluate
@@ -213,7 +223,7 @@ def test_a_stock_loader_lends_dataset_collate_and_workers(workers: int) -> None:
         return torch.stack([2 * item[0] for item in items])
 
     loader: Any = DataLoader(data, batch_size=8, shuffle=True, num_workers=workers, collate_fn=doubled)
-    assert count_samples(loader) == SAMPLES
+    assert open_source(loader).samples == SAMPLES
     assert flat(batches(loader, SHARE, epoch=2)) == flat(batches(data, SHARE, epoch=2, collate=doubled))
 
 
@@ -244,8 +254,55 @@ def test_a_stream_without_length_is_counted_by_the_trainer() -> None:
     )
     steps = [batch.step for epoch in range(2) for batch in trainer.batches(Stream(), global_batch=8, epoch=epoch)]
     assert steps == list(range(8))
-    with pytest.raises(BadInput, match="has no length: add __len__"):
-        count_samples(Stream())
+    assert open_source(Stream()).samples is None
+
+
+def test_loaders_say_how_they_read() -> None:
+    data: Any = list(range(SAMPLES))
+    in_order = flat(batches(DataLoader(data, batch_size=8), SHARE, epoch=3))
+    assert [value for entry in in_order for value in entry[3]] == data
+    dropping = list(batches(DataLoader(data, batch_size=8, shuffle=True, drop_last=True), SHARE, epoch=3))
+    assert [batch.samples for batch in dropping] == [8] * (SAMPLES // 8)
+    assert dropping[0].step == 3 * (SAMPLES // 8), "the steps before are counted without the short ones"
+
+
+def test_a_short_last_batch_is_left_out() -> None:
+    share = replace(SHARE, drop_last=True)
+    for data in (Numbers(), Stream(), Sized()):
+        counts = [batch.samples for batch in batches(data, share, epoch=0)]
+        assert counts == [8] * (SAMPLES // 8)
+
+
+class Lies(Stream):
+    """A stream with another number of samples than it says."""
+
+    def __init__(self, said: int) -> None:
+        self.said = said
+
+    def __len__(self) -> int:
+        return self.said
+
+
+@pytest.mark.parametrize(
+    ("said", "words"), [(SAMPLES + 1, f"Lies has {SAMPLES} samples"), (9, "has more than 9 samples")]
+)
+def test_a_stream_that_is_not_as_long_as_it_says(said: int, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        list(batches(Lies(said), SHARE, epoch=0))
+
+
+def test_a_stream_that_can_be_read_only_once() -> None:
+    class Once:
+        def __init__(self) -> None:
+            self.source = iter(range(SAMPLES))
+
+        def __iter__(self) -> Any:
+            return self.source
+
+    data = Once()
+    assert len(list(batches(data, SHARE, epoch=0))) == 4
+    with pytest.raises(BadInput, match="each call of its __iter__ must begin the stream anew"):
+        list(batches(data, SHARE, epoch=1))
 
 
 def test_evaluation_of_streams_and_loaders() -> None:
@@ -261,6 +318,17 @@ def test_evaluation_of_streams_and_loaders() -> None:
     [
         (lambda: DataLoader(Numbers(), batch_size=5), "has batch_size=5, expected the global batch of 8"),
         (lambda: DataLoader(Numbers(), sampler=WeightedRandomSampler([1.0] * 26, 26)), "has a WeightedRandomSampler"),
+        (lambda: DataLoader(Numbers(), batch_size=None), "has batch_size=None, so its dataset returns whole batches"),
+        (
+            lambda: DataLoader(Numbers(), batch_sampler=BatchSampler(SequentialSampler(Numbers()), 8, False)),
+            "has a batch_sampler",
+        ),
+        (lambda: DataLoader(Numbers(), batch_sampler=[[0, 1], [2]]), "has a list, but Lockstep makes the batches"),
+        (
+            lambda: DataLoader(Numbers(), sampler=RandomSampler(Numbers(), replacement=True)),
+            "RandomSampler with replacement=True and num_samples=26",
+        ),
+        (lambda: DataLoader(Numbers(), sampler=RandomSampler(Numbers(), num_samples=9)), "num_samples=9"),
         (lambda: DataLoader(Stream(), num_workers=1), "has num_workers=1, which would change the order"),
     ],
 )

@@ -30,12 +30,12 @@ class RecipeFacts(Record, frozen=True, kw_only=True):
 class StepCount(Record, frozen=True, kw_only=True):
     """For how long."""
 
-    samples: Count
-    """Of the training data."""
+    samples: Count | None
+    """Of the training data; null for a stream without a length."""
     lanes: Positive
     """Slices of the global batch."""
-    epoch_steps: Positive
-    """Steps of one pass over the data."""
+    epoch_steps: Positive | None
+    """Steps of one pass over the data; null for a stream without a length."""
     steps: Positive
     """Steps of the whole run."""
 
