@@ -89,7 +89,7 @@ def check_standing(standing: Standing, arithmetic: Arithmetic, plan: Plan) -> No
     if before.samples != plan.samples:
         counts = ["an unknown number of" if one is None else one for one in (before.samples, plan.samples)]
         raise BadInput(
-            f"the run in {folder} was begun with {counts[0]} samples, and the data has {counts[1]} samples now: "
+            f"the run in {folder} was begun with {counts[0]} samples, and the data has {counts[1]} now: "
             "the order of the samples would be another; use the same data"
         )
     if before.epoch_steps != plan.epoch_steps:
