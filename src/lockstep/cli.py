@@ -122,11 +122,11 @@ def doctor(json: Json = False) -> None:
     """Show what would be used here, and which variables made it so, before any collective runs."""
     from lockstep.doctor import examine
 
-    found = examine()
+    examination = examine()
     if json:
-        typer.echo(jsonlib.dumps(found, indent=1))
+        typer.echo(jsonlib.dumps(examination, indent=1))
         return
-    for name, value in found.items():
+    for name, value in examination.items():
         label = name.replace("_", " ")
         if isinstance(value, dict):
             typer.echo(f"{label}:")

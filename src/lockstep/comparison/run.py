@@ -23,7 +23,7 @@ MOST_WEIGHTS = 64 << 20
 
 
 @dataclass
-class Progress:
+class WayProgress:
     """What has become of one way so far."""
 
     way: Way
@@ -52,7 +52,7 @@ def run_all(plan: ComparisonPlan, out: Path, display: Display) -> Ran:
     A way that fails becomes a row that says why, and the rest goes on; if every way was refused, what was asked is
     at fault, and that is raised instead. Ctrl-C and SIGTERM end the run in progress, and what is done is returned.
     """
-    every = {way.name: Progress(way) for way in plan.ways}
+    every = {way.name: WayProgress(way) for way in plan.ways}
     began = time.monotonic()
     ran = Ran(ways=[])
     with display:
@@ -76,7 +76,7 @@ def run_all(plan: ComparisonPlan, out: Path, display: Display) -> Ran:
     return ran
 
 
-def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> None:
+def _run(progress: WayProgress, repeat: int, folder: Path, display: Display) -> None:
     began = time.monotonic()
     try:
         spec = replace(progress.way.spec, most_weights=MOST_WEIGHTS if repeat == 1 else 0)
@@ -95,7 +95,7 @@ def _run(progress: Progress, repeat: int, folder: Path, display: Display) -> Non
     display.done(progress.way, repeat, run.result.step_seconds)
 
 
-def _kept(progress: Progress, folder: Path) -> bool:
+def _kept(progress: WayProgress, folder: Path) -> bool:
     """Keep a finished run of an earlier start; clear away one that was not finished, to be run again."""
     if not folder.exists():
         return False
@@ -118,7 +118,7 @@ def _refusal(errors: Iterable[tuple[str, BadInput]]) -> str:
     return "\n  ".join(["no way can run:", *(f"{names}: {why}" for names, why in said)])
 
 
-def _measured(one: Progress, stopped: str) -> Measured:
+def _measured(one: WayProgress, stopped: str) -> Measured:
     spec = one.way.spec
     return Measured(
         name=one.way.name,

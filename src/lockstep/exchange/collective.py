@@ -38,7 +38,7 @@ class Collective(Exchange):
 
         Only slices of equal length can be asked for: every worker asks for its own at the same time.
         """
-        length, found = len(part), []
+        length, received = len(part), []
         for turn in range(self.most):
             senders = [rank for rank, count in enumerate(self._counts) if turn < count]
             sends = length if turn < len(partials) else 0
@@ -51,8 +51,8 @@ class Collective(Exchange):
                 [sends] * self.workers,
                 group=self._group,
             )
-            found.append(dict(zip(senders, inbox.view(len(senders), length), strict=True)))
-        parts = [found[turn][rank] for rank, count in enumerate(self._counts) for turn in range(count)]
+            received.append(dict(zip(senders, inbox.view(len(senders), length), strict=True)))
+        parts = [received[turn][rank] for rank, count in enumerate(self._counts) for turn in range(count)]
         return self._add_up(parts, self._plan, weight)
 
     def broadcast_weights(self, flat: Tensor) -> None:

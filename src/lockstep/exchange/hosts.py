@@ -137,11 +137,11 @@ class ArenaPerHost(Exchange):
             if owner != self.rank:
                 pending += [self._send(slices[position], owner) for position in left]
         _wait(pending)
-        found = [
+        received = [
             [slices[position] for position in left] if source == self.rank else inbox
             for source, inbox in zip(self._sources, inboxes, strict=True)
         ]
-        return self._add_up([one for row in found for one in row], self._plan, weight)
+        return self._add_up([one for row in received for one in row], self._plan, weight)
 
     def whole_gradient(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Let the first rank of each host update: it gets all slices in its first partial."""

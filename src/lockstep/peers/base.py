@@ -150,14 +150,14 @@ class PeerRun:
         """Return the mean loss of a batch, with its graph, and note it; stop the run if it is no number."""
         samples, data = batch
         returned = self.recipe.loss(model, data)
-        found = as_sum(returned, samples)
-        if not math.isfinite(found.value):
+        loss = as_sum(returned, samples)
+        if not math.isfinite(loss.value):
             raise NotFinite(
-                f"the loss is {found.value} at step {self._step}, rank {self.world.rank}: lower the learning rate, "
+                f"the loss is {loss.value} at step {self._step}, rank {self.world.rank}: lower the learning rate, "
                 "clip gradients, or look at this batch"
             )
-        self._total, self._weight = self._total + found.value, self._weight + found.weight
-        return found.total / found.weight if isinstance(returned, Loss) else returned
+        self._total, self._weight = self._total + loss.value, self._weight + loss.weight
+        return loss.total / loss.weight if isinstance(returned, Loss) else returned
 
     def step_done(self, epoch: int, model: nn.Module, timer: DDPTimer | None) -> None:
         """Note a step: the weights have been updated."""

@@ -217,8 +217,8 @@ def as_sum(returned: object, samples: int) -> LaneLoss:
             raise BadInput(f"Loss(total, weight={weight}): a weight cannot be negative")
         return LaneLoss(returned.total, weight, float(returned.total.detach()), False)
     if not isinstance(returned, Tensor) or returned.numel() != 1:
-        found = f"shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else f"{returned!r:.60}"
-        raise BadInput(f"loss(model, batch) must return a scalar tensor or Loss(total, weight), not {found}")
+        described = f"shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else f"{returned!r:.60}"
+        raise BadInput(f"loss(model, batch) must return a scalar tensor or Loss(total, weight), not {described}")
     total = returned * samples
     return LaneLoss(total, float(samples), float(total.detach()), True)
 

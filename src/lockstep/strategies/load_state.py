@@ -57,13 +57,13 @@ def check_slices(worker: ExactWorker, held: Mapping[str, Mapping[str, tuple[int,
     for section in worker.flat.sections:
         shapes = {worker.flat.names[slot.index]: slot.shape for slot in section.slots}
         for key, owners in held.items():
-            found = {name: owners[name] for name in shapes if name in owners}
+            present = {name: owners[name] for name in shapes if name in owners}
             wanted = dict.fromkeys(shapes, ()) if key in SCALARS else shapes
-            if found and found != wanted:
-                name = next(name for name in shapes if found.get(name) != wanted[name])
+            if present and present != wanted:
+                name = next(name for name in shapes if present.get(name) != wanted[name])
                 raise BadInput(
                     f"{where} has optimizer state {key!r} that this strategy cannot keep in slices: of {name} it is "
-                    f"{found.get(name, 'absent')}, not {wanted[name]}. Load it with the strategy that wrote it"
+                    f"{present.get(name, 'absent')}, not {wanted[name]}. Load it with the strategy that wrote it"
                 )
 
 

@@ -42,7 +42,7 @@ class Exported:
     """Checkpoints that are damaged and were passed over."""
 
 
-class Source(NamedTuple):
+class OpenWeights(NamedTuple):
     """An open file with weights."""
 
     file: TensorFile
@@ -107,7 +107,7 @@ def _check_out(out: Path, force: bool) -> None:
         raise BadInput(f"the folder {out.parent} does not exist: make it, or give another path")
 
 
-def _open(folder: Path) -> Source:
+def _open(folder: Path) -> OpenWeights:
     final = folder / NAME
     if final.exists():
         try:
@@ -122,17 +122,17 @@ def _open(folder: Path) -> Source:
     names = {plain: stored.get(name, "") for plain, name in header.weights.items()}
     about = {"recipe": header.arithmetic.recipe, "step": header.step}
     warnings = tuple(f"{text}. Took {saved.path.name}" for text in damaged)
-    return Source(_checked(saved, names), about, names, finished=False, warnings=warnings)
+    return OpenWeights(_checked(saved, names), about, names, finished=False, warnings=warnings)
 
 
-def _from_final(file: TensorFile) -> Source:
+def _from_final(file: TensorFile) -> OpenWeights:
     about = dict(file.content)
     tied = about.pop("tied", {})
     names = {name: tied.get(name, name) for name in file.tensors} if isinstance(tied, dict) else {}
     if type(about.get("step")) is not int or not names:
         file.close()
         raise Damaged(f"{file.path} has a header that cannot be read: it does not say of which step it is")
-    return Source(_checked(file, names), about, names, finished=True, warnings=())
+    return OpenWeights(_checked(file, names), about, names, finished=True, warnings=())
 
 
 def _checked(file: TensorFile, names: Mapping[str, str]) -> TensorFile:
