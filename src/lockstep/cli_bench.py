@@ -110,7 +110,7 @@ def _show(result: Result, *, json: bool, save: Path | None) -> None:
     if json:
         typer.echo(encode(result))
     else:
-        from lockstep.bench.contract.terminal import show
+        from lockstep.bench.contract.console_tables import show
         from lockstep.report.render import console
 
         show(result, console())

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from lockstep.bench.contract import Figure, Quantity, Result, Table, Unit, decode
-from lockstep.bench.contract.markdown import blocks, fill
+from lockstep.bench.contract.console_tables import show
+from lockstep.bench.contract.doc_tables import blocks, fill
 from lockstep.bench.contract.registry import BENCHMARKS
-from lockstep.bench.contract.terminal import show
 from lockstep.report.render import WIDTH
 from tests.commands import LOCKSTEP, Done, Marked
 

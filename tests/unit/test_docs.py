@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from lockstep.bench.contract.markdown import blocks
+from lockstep.bench.contract.doc_tables import blocks
 from lockstep.bench.contract.registry import BENCHMARKS
 from lockstep.cli import app
 from lockstep.registry import LAUNCHERS, PEERS, STRATEGIES

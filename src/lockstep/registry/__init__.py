@@ -10,7 +10,7 @@ A module describes itself in one frozen value, and imports neither torch nor the
 
 Every description has a name, one line of help, and a function that says why it cannot be used on this machine. What
 else it must say stands in its class: `strategies.py`, `launchers.py`, `peers.py`, and `bench/contract`. The modules
-that come with Lockstep are listed there, one line each; every module of `bench` is a benchmark. Another package adds
+that come with Lockstep are listed there, one line each; each `bench/bench_NAME.py` is a benchmark. Another package adds
 its own by an entry point of the same name:
 
     [project.entry-points."lockstep.strategies"]

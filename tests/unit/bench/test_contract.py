@@ -40,8 +40,8 @@ from lockstep.bench.contract import (
     settings,
 )
 from lockstep.bench.contract.cells import cell_text, figure_texts, number
-from lockstep.bench.contract.markdown import blocks, fill, named_table
-from lockstep.bench.contract.terminal import show
+from lockstep.bench.contract.console_tables import show
+from lockstep.bench.contract.doc_tables import blocks, fill, named_table
 from lockstep.errors import BadInput
 
 REPEATS = repeats(20)

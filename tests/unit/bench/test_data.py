@@ -22,7 +22,7 @@ def test_building_and_copying_are_timed_in_pairs() -> None:
     assert min(built + copied) > 0
 
 
-@pytest.mark.parametrize("module", ["reading", "starting"])
+@pytest.mark.parametrize("module", ["loader_epochs", "starting"])
 def test_what_ranks_import_is_what_they_need(module: str) -> None:
     """Imports are part of a start, so what only the command needs must not be among them."""
     names = ("psutil", "torch._dynamo", "rich", "msgspec", "lockstep.bench.contract")

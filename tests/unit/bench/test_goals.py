@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.bench import collectives, ddp, syncbn
-from lockstep.bench.collectives import COPY, DDP, GLOO, IN_PLACE, LARGE, MIB, SHM, readable
+from lockstep.bench import bench_collectives, bench_ddp, bench_syncbn
+from lockstep.bench.bench_collectives import COPY, DDP, GLOO, IN_PLACE, LARGE, MIB, SHM, readable
+from lockstep.bench.bench_data import BENCHMARK as DATA
+from lockstep.bench.bench_data import HeldData, _paired, table
+from lockstep.bench.bench_ddp import BASE, DROP_IN, IN_ROUNDS, IN_TURN, OURS, TREE, Timing, in_pair
+from lockstep.bench.bench_measure import pair_cost
 from lockstep.bench.contract import Figure, Quantity, median, settings
-from lockstep.bench.data import BENCHMARK as DATA
-from lockstep.bench.data import HeldData, _paired, table
-from lockstep.bench.ddp import BASE, DROP_IN, IN_ROUNDS, IN_TURN, OURS, TREE, Timing, in_pair
-from lockstep.bench.measure import pair_cost
 from lockstep.bench.ranks.data.names import LIST
 from lockstep.errors import BadInput
 
@@ -35,7 +35,7 @@ def test_collectives() -> None:
         (3, 256, GLOO): [1.0] * 3,
         (3, 256, SHM): [1.0] * 3,
     }
-    figures = collectives.figures({key: median(samples) for key, samples in times.items()})
+    figures = bench_collectives.figures({key: median(samples) for key, samples in times.items()})
     assert ratios(figures) == {
         "gloo / shm, 256 B, 2 workers": (25.0, 10.0, True),
         "gloo / shm, 25 MiB, 2 workers": (2.0, 3.0, False),
@@ -70,7 +70,7 @@ def test_ddp_takes_a_ratio_in_each_start() -> None:
         timing(IN_ROUNDS, 0.05),
         timing(IN_ROUNDS, 0.06, workers=8),
     ]
-    figures = ddp.figures(timings, many=8)
+    figures = bench_ddp.figures(timings, many=8)
     exact = "mlp: strategy ddp, exact / inexact, 4 lanes a worker, in the arena"
     assert ratios(figures) == {
         "mlp: strategy ddp / torch DDP on gloo": (0.5, 0.55, True),
@@ -84,18 +84,18 @@ def test_ddp_takes_a_ratio_in_each_start() -> None:
 
 def test_ddp_shows_every_way_beside_torch_ddp() -> None:
     timings = [timing(BASE, 0.1, memory=200.0), timing(OURS, 0.05, memory=120.0), timing(IN_ROUNDS, 0.06, workers=8)]
-    (row,) = ddp.steps_table(timings).rows
+    (row,) = bench_ddp.steps_table(timings).rows
     assert [row[way] for way in (BASE, OURS)] == [Quantity(value=0.1), Quantity(value=0.05)]
-    rows = ddp.ways_table(timings).rows
+    rows = bench_ddp.ways_table(timings).rows
     assert [one.get("step, ratio") for one in rows] == [Quantity(value=1.0), Quantity(value=0.5), None]
     assert [one.get("memory, ratio") for one in rows] == [Quantity(value=1.0), Quantity(value=0.6), None]
 
 
 def test_a_full_run_of_ddp_is_as_long_as_it_was() -> None:
     """The numbers of starts and turns decide how steady the figures are."""
-    chosen = settings(ddp.BENCHMARK.options, {}, quick=False)
-    assert (chosen[ddp.STARTS], chosen[ddp.PAIR_STARTS_OPTION], chosen[ddp.MANY]) == (6, 12, 8)
-    assert (chosen[ddp.WORKERS], chosen[ddp.MODELS_OPTION]) == ((2, 4), ddp.MODELS)
+    chosen = settings(bench_ddp.BENCHMARK.options, {}, quick=False)
+    assert (chosen[bench_ddp.STARTS], chosen[bench_ddp.PAIR_STARTS_OPTION], chosen[bench_ddp.MANY]) == (6, 12, 8)
+    assert (chosen[bench_ddp.WORKERS], chosen[bench_ddp.MODELS_OPTION]) == ((2, 4), bench_ddp.MODELS)
 
 
 @pytest.mark.parametrize(
@@ -104,17 +104,17 @@ def test_a_full_run_of_ddp_is_as_long_as_it_was() -> None:
 )
 def test_ddp_refuses_workers_that_cannot_share_the_lanes(given: dict[str, int], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        ddp.check(settings(ddp.BENCHMARK.options, given, quick=False))
+        bench_ddp.check(settings(bench_ddp.BENCHMARK.options, given, quick=False))
 
 
-def step(who: str, backend: str, seconds: float, size: int) -> syncbn.Step:
+def step(who: str, backend: str, seconds: float, size: int) -> bench_syncbn.Step:
     measured = Quantity(value=seconds)
-    return syncbn.Step(who=who, backend=backend, seconds=measured, bytes=size, collectives=2, sent=8)
+    return bench_syncbn.Step(who=who, backend=backend, seconds=measured, bytes=size, collectives=2, sent=8)
 
 
 def test_syncbn_counts_the_worst_shape() -> None:
     shapes = [
-        syncbn.Shape(
+        bench_syncbn.Shape(
             name=name,
             runs=40,
             steps=(
@@ -126,7 +126,7 @@ def test_syncbn_counts_the_worst_shape() -> None:
         )
         for name, activation, gloo, shm, spare in (("32x128", 16384, 0.5, 1.0, 0), ("64x1024", 262144, 0.75, 2.0, 1024))
     ]
-    figures = syncbn.figures(shapes)
+    figures = bench_syncbn.figures(shapes)
     assert ratios(figures) == {
         "time, ours on shm / by hand on gloo": (0.2, 0.25, True),
         "time, ours / by hand, both on gloo": (0.75, 0.7, False),
@@ -136,8 +136,8 @@ def test_syncbn_counts_the_worst_shape() -> None:
     }
     assert figures[0].ratio.ends == (0.1, 0.2)
     assert figures[0].ours.measured.value == 2.0
-    assert syncbn.times_table(shapes).rows[0]["input"] == "32 x 128"
-    assert syncbn.needs_table(shapes).rows[1]["ours"] == Quantity(value=2 * 262144 + 1024)
+    assert bench_syncbn.times_table(shapes).rows[0]["input"] == "32 x 128"
+    assert bench_syncbn.needs_table(shapes).rows[1]["ours"] == Quantity(value=2 * 262144 + 1024)
 
 
 def test_measuring_costs_what_pairs_differ_by() -> None:

@@ -2,8 +2,7 @@
 
 from lockstep.bench.contract.benchmark import Benchmark, Tell, measure, repeats
 from lockstep.bench.contract.figures import at_least, at_most, figure, median, median_and_quartiles, seconds
-from lockstep.bench.contract.options import BenchOption, BenchSettings, settings
-from lockstep.bench.contract.result import (
+from lockstep.bench.contract.measurements import (
     Cell,
     Figure,
     Goal,
@@ -17,6 +16,7 @@ from lockstep.bench.contract.result import (
     decode,
     encode,
 )
+from lockstep.bench.contract.options import BenchOption, BenchSettings, settings
 
 __all__ = [
     "BenchOption",

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
+from lockstep.bench.contract.measurements import Measurements, Result
 from lockstep.bench.contract.options import BenchOption, BenchSettings
-from lockstep.bench.contract.result import Measurements, Result
 from lockstep.errors import BadInput
 from lockstep.registry import Description
 from lockstep.version import __version__

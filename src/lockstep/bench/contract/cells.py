@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lockstep.bench.contract.result import Cell, Figure, Goal, Quantity, Result, Side, TableColumn, Unit
+from lockstep.bench.contract.measurements import Cell, Figure, Goal, Quantity, Result, Side, TableColumn, Unit
 from lockstep.report.units import digits, size, spread
 
 FIGURES = "figures"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from lockstep.bench.contract.result import Figure, Goal, Quantity, Side, Unit
+from lockstep.bench.contract.measurements import Figure, Goal, Quantity, Side, Unit
 from lockstep.train.steps import quartiles
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lockstep.bench.ranks.data.reading import trim
+from lockstep.bench.ranks.data.loader_epochs import trim
 from lockstep.data import Ragged
 
 COPIED = 2**30

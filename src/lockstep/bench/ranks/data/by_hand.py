@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from lockstep.bench.ranks.data.reading import BATCH, EPOCHS, RATE
+from lockstep.bench.ranks.data.loader_epochs import BATCH, EPOCHS, RATE
 from lockstep.bench.ranks.data.sides import make
 
 

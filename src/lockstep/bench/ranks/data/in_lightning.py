@@ -12,7 +12,7 @@ import lightning
 import torch
 from torch.utils.data import DataLoader
 
-from lockstep.bench.ranks.data.reading import BATCH, EPOCHS, RANKS, RATE
+from lockstep.bench.ranks.data.loader_epochs import BATCH, EPOCHS, RANKS, RATE
 from lockstep.bench.ranks.data.sides import make
 
 

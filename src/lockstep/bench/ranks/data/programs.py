@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.bench.ranks.data.reading import RANKS, epochs
+from lockstep.bench.ranks.data.loader_epochs import RANKS, epochs
 from lockstep.bench.ranks.data.sides import make
 from lockstep.bench.ranks.data.starting import NO_ANSWER, SECONDS
 from lockstep.bench.ranks.processes import Ranks, TooLong

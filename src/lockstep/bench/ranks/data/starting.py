@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
+from lockstep.bench.ranks.data.loader_epochs import PickleStamp, first_epoch
 from lockstep.bench.ranks.data.names import LIST
-from lockstep.bench.ranks.data.reading import PickleStamp, first_epoch
 from lockstep.bench.ranks.data.sides import make
 
 SPAWN, SERVER = "spawn", "forkserver"
