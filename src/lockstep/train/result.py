@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from lockstep.strategies.base import How
+from lockstep.torch_compat.modules import is_compiled
 from lockstep.train import memory_use
 from lockstep.train.final_weights import write_final
 from lockstep.train.records import write_document
@@ -129,9 +130,7 @@ def _rank(rank: int, row: Sequence[float]) -> RankResult:
 
 def _compile_seconds(log: StepLog, model: nn.Module, usual: float) -> float:
     """Return what the first step took longer than usual, if the model is compiled; else 0."""
-    # Known by name: importing what defines it takes a second.
-    compiled = any(type(module).__name__ == "OptimizedModule" for module in model.modules())
-    return max(0.0, log.totals[0] - usual) if compiled and log.totals else 0.0
+    return max(0.0, log.totals[0] - usual) if log.totals and is_compiled(model) else 0.0
 
 
 def _result(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -88,14 +90,28 @@ def test_only_the_optimizer_differs() -> None:
     assert parity(first(), other).startswith("differs in the optimizer's state alone")
 
 
+def without_norms(state: str) -> FingerprintLine:
+    return FingerprintLine(step=0, parameters={"weight": Fingerprint(state * 16, None, None)}, buffers={})
+
+
 def test_large_models_have_no_norms() -> None:
-    mine, other = (
-        FingerprintLine(step=0, parameters={"weight": Fingerprint(state * 16, None, None)}, buffers={})
-        for state in ("a", "b")
-    )
-    found = parting([mine], [other])
-    assert found is not None
-    assert (found.tensor, found.largest) == ("weight", 0.0)
+    parted = parting([without_norms("a")], [without_norms("b")])
+    assert parted is not None
+    assert (parted.tensor, parted.largest) == ("weight", 0.0)
+
+
+def test_weights_that_are_too_large_to_compare_are_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.train.weights_difference.MOST_BYTES", 7)
+    runs = []
+    for state in ("a", "b"):
+        (tmp_path / state).mkdir()
+        (tmp_path / state / "final.safetensors").write_bytes(bytes(8))
+        made = run("ddp", 2, state=state, fingerprints=[without_norms(state)])
+        runs.append(replace(made, folder=tmp_path / state))
+    words = "in weight (weights of more than 1 GiB are not compared value by value): "
+    assert words in parity(*runs)
 
 
 def test_a_counter_is_no_size() -> None:
