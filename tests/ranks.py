@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing as mp
-import os
 import tempfile
 import time
 import traceback
@@ -14,6 +13,8 @@ from datetime import timedelta
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
+
+from lockstep.launch.process_exit import exit_now
 
 # Ranks are forked from a process that has imported torch and run nothing: they start in milliseconds, not seconds.
 _context = mp.get_context("forkserver")
@@ -74,8 +75,7 @@ def _serve(pipe: Connection, rank: int, size: int, backend: str, path: str, seco
     if dist.is_initialized():
         dist.destroy_process_group()
     pipe.send(None)
-    # Leave without the interpreter's shutdown: nothing of the tests is left to do there.
-    os._exit(0)
+    exit_now(0)  # without the interpreter's shutdown: nothing of the tests is left to do there
 
 
 class Ranks:

@@ -224,7 +224,8 @@ def _by_hand(rank: int, workers: int | None, rendezvous: str | None, launcher: s
 
 def _as_rank(spec: RunSpec, place: Place, folder: Path, json: bool) -> NoReturn:
     """Be one rank of a world that somebody else started."""
-    from lockstep.launch.worker import exit_now, work_here
+    from lockstep.launch.process_exit import exit_now
+    from lockstep.launch.worker import work_here
 
     code, made = work_here(spec, place, folder)
     if code == 0 and place.rank == 0 and made is not None:

@@ -21,6 +21,9 @@ PYTHONS_OWN = {
     "_replace",  # of named tuples
     "_fields",
     "_asdict",
+    "_finalizer_registry",  # of multiprocessing: launch/process_exit.py
+    "_callback",
+    "_cleanup",
 }
 RENAMED = {"all_gather_single", "all_gather_into_tensor"}
 """Public names that are not in every version."""

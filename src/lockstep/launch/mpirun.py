@@ -73,7 +73,7 @@ class MpirunOutput:
         self.ranks: dict[int, int] = {}
         """Exit codes by rank, from Open MPI."""
         self.processes: dict[int, int] = {}
-        """Exit codes by process, from MPICH, which reports signals: our ranks end by one, see `worker.exit_now`."""
+        """Exit codes by process, from MPICH, which reports signals: our ranks end by one, see `process_exit`."""
         self._subject = -1
 
     def __call__(self, line: str) -> bool:

@@ -150,7 +150,8 @@ def _rank(folder: Path, variables: dict[str, str]) -> None:
     die_with_starter()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the starter handles Ctrl-C
     os.environ.update(variables)
-    from lockstep.launch.worker import exit_now, work
+    from lockstep.launch.process_exit import exit_now
+    from lockstep.launch.worker import work
 
     exit_now(work(folder))
 

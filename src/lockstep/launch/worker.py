@@ -9,11 +9,11 @@ In the first case the starter reports a failure, in the second each rank reports
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from lockstep.launch.process_exit import exit_now
 from lockstep.train.failure import describe, leave_note, report
 from lockstep.world.detect import detect
 
@@ -107,16 +107,6 @@ def record_failure(error: BaseException, folder: Path | None, rank: int, step: i
     if print_report or not noted:
         print(f"lockstep: {report(failure)}", file=sys.stderr, flush=True)  # noqa: T201
     return 2 if failure.kind == "input" else 1
-
-
-def exit_now(code: int) -> NoReturn:
-    """End the process at once: after a failure, threads that wait for a dead peer would keep it alive."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if code and detect(os.environ).launcher == "mpich":
-        # Hydra ends a job after a signal, but after an exit code it lets the other ranks wait for ever.
-        os.kill(os.getpid(), signal.SIGKILL)
-    os._exit(code)
 
 
 if __name__ == "__main__":

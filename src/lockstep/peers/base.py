@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from lockstep.data.source import Source, fetch, open_source
 from lockstep.errors import NotFinite
 from lockstep.launch.parent_death import die_with_parent
+from lockstep.launch.process_exit import exit_now
 from lockstep.launch.worker import record_failure
 from lockstep.mesh import Mesh
 from lockstep.recipe import Loss
@@ -249,4 +250,4 @@ def main(train: Callable[[PeerRun], None]) -> None:
         if isinstance(error, NotFinite) and run is not None:
             run.log.write_not_finite(step, step // run.epoch_steps)
         code = record_failure(error, folder, rank, step, print_report=False)
-    os._exit(code)  # after a failure, threads that wait for a dead peer would keep the process alive
+    exit_now(code)
