@@ -97,7 +97,7 @@ _build_group(store, Place(launcher="manual"), "cpu", "gloo")
 print(os.environ.get("GLOO_SOCKET_IFNAME"))
 dist.destroy_process_group()
 """
-    assert run(code, leave) == name
+    assert run(code, leave).splitlines()[-1] == name  # gloo of torch 2.8 prints a line of its own before
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the allocator is not glibc's")
