@@ -87,7 +87,9 @@ def run(
     from lockstep.strategies import check_exact
 
     place = _place(given, rank, rendezvous)
-    given = {**given, "progress": not json, **({"workers": place.size, "launcher": place.launcher} if place else {})}
+    given = {**given, "progress": not json, "monitored": True}
+    if place is not None:
+        given |= {"workers": place.size, "launcher": place.launcher}
     _check_own_launch(given, nodes)
     spec = _new_spec(given) if resume is None else _resumed_spec(given, resume, out)
     check_exact(spec.strategy, spec.exact)
@@ -241,11 +243,15 @@ def _show_run(folder: Path, json: bool) -> None:
     run = read_finished(folder)
     if json:
         result = msgspec.to_builtins(run.result)
-        typer.echo(jsonlib.dumps({"out": str(folder), "losses": run.losses, "result": result}, indent=1))
+        evaluations = [msgspec.to_builtins(line) for line in run.evaluations]
+        shown = {"out": str(folder), "losses": run.losses, "evaluations": evaluations, "result": result}
+        typer.echo(jsonlib.dumps(shown, indent=1))
         return
-    from lockstep.report.render import console, loss_table, run_lines
+    from lockstep.report.render import console, evaluation_table, loss_table, run_lines
 
     console().print(loss_table(run))
+    if len(run.evaluations) > 1:
+        console().print(evaluation_table(run))
     for line in run_lines(run):
         typer.echo(line)
 

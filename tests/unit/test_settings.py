@@ -37,6 +37,7 @@ TYPED: dict[str, tuple[list[str], Any]] = {
     "drop_last": (["--drop-last"], True),
     "data": (["--data", "images"], "images"),
     "checkpoint_every": (["--checkpoint-every", "5"], 5),
+    "eval_every": (["--eval-every", "4"], 4),
 }
 """Each option as it is typed, and what the field then is; a path is made absolute."""
 

@@ -53,7 +53,7 @@ def test_waiting_is_told_from_exchanging_by_the_others_clocks() -> None:
 
 
 def test_steps_with_fingerprints() -> None:
-    assert [step for step in range(21) if is_fingerprint_step(step, 21)] == [0, 1, 2, 4, 8, 16, 20]
+    assert [step for step in range(21) if is_fingerprint_step(step, last=step == 20)] == [0, 1, 2, 4, 8, 16, 20]
 
 
 def test_a_fingerprint_sees_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:

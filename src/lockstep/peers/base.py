@@ -34,12 +34,14 @@ from lockstep.state.holdings import model_holdings, plain_holdings
 from lockstep.strategies.base import How, StepStats, as_sum
 from lockstep.strategies.clock import Clock, NoClock
 from lockstep.train.evaluate import evaluate
+from lockstep.train.evaluations import evaluation_batch, finite_or_none
 from lockstep.train.final_weights import check_weights
 from lockstep.train.fingerprints import Fingerprints
-from lockstep.train.loop import evaluation_batch, header
+from lockstep.train.loop import header
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
+from lockstep.train.schema.rank_jsonl import EvaluationLine
 from lockstep.train.schema.run_json import read_setup
 from lockstep.train.spec import RunSpec
 from lockstep.train.steps import StepLog
@@ -134,7 +136,7 @@ class PeerRun:
         self.records = Records(self.folder, rank)
         self.records.write(header(self.mesh, self.plan, self._how()))
         self.log = StepLog(self.records, device, self.spec.measure)
-        self._pauses = Fingerprints(self.folder, self.mesh.everyone, self.plan.steps) if self.spec.measure else None
+        self._pauses = Fingerprints(self.folder, self.mesh.everyone) if self.spec.measure else None
         label = f"{self.recipe.name} {self.spec.strategy}, {size} worker{'s' if size > 1 else ''}"
         self._progress = Progress(self.plan.steps, label=label, shown=self.spec.progress and rank == 0)
 
@@ -170,7 +172,8 @@ class PeerRun:
         self.log.write(stats, epoch=epoch, began=self.clock.began, total=total)
         self._progress.step(self._step + 1, mean)
         if self._pauses is not None:
-            self._pauses.after(self._step, lambda: model_holdings(model) if self.world.rank == 0 else [])
+            last = self._step == self.plan.steps - 1
+            self._pauses.after(self._step, lambda: model_holdings(model) if self.world.rank == 0 else [], last=last)
         self._total = self._weight = 0.0
         self._step += 1
         self.records.step = self._step
@@ -185,10 +188,9 @@ class PeerRun:
         if self.world.size > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, src=0)
-        metrics: dict[str, float] = {}
-        if self.recipe.evaluate is not None:
-            data, batch = self.recipe.eval_dataset(), evaluation_batch(self.recipe, self.plan)
-            metrics = evaluate(self.mesh, model, self.recipe.evaluate, data, batch=batch, collate=self.recipe.collate)
+        began = time.perf_counter()
+        metrics = self._evaluate(model)
+        evaluation_seconds = time.perf_counter() - began
         self.log.samples = self._samples()
         held = plain_holdings(model, optimizer) if self.world.rank == 0 else []
         ended = Ended(
@@ -201,6 +203,7 @@ class PeerRun:
             started=self.started,
             seconds=seconds,
             paused=paused,
+            evaluation_seconds=evaluation_seconds,
             how=self._how(),
             most_weights=self.spec.most_weights,
         )
@@ -211,6 +214,19 @@ class PeerRun:
         samples = self.plan.samples or 0
         epochs, rest = divmod(self.plan.steps, self.epoch_steps)
         return epochs * samples + min(rest * self.recipe.global_batch, samples)
+
+    def _evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Evaluate after the last step, and note it as our own loop does."""
+        assert self.records is not None
+        if self.recipe.evaluate is None:
+            return {}
+        began = time.perf_counter()
+        data, batch = self.recipe.eval_dataset(), evaluation_batch(self.recipe, self.plan)
+        metrics = evaluate(self.mesh, model, self.recipe.evaluate, data, batch=batch, collate=self.recipe.collate)
+        seconds = round(time.perf_counter() - began, 7)
+        line = EvaluationLine(steps=self.plan.steps, metrics=finite_or_none(metrics), seconds=seconds)
+        self.records.write(line)
+        return metrics
 
     def _how(self) -> How:
         if self.world.size == 1:

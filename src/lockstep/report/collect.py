@@ -13,7 +13,16 @@ from lockstep.report.wording import written
 from lockstep.train.records import AGAIN
 from lockstep.train.resume import attempts
 from lockstep.train.schema.fingerprints_jsonl import FingerprintLine, read_fingerprints
-from lockstep.train.schema.rank_jsonl import NotFiniteLine, RankLine, StepLine, header_of, read_rank, steps_of
+from lockstep.train.schema.rank_jsonl import (
+    EvaluationLine,
+    NotFiniteLine,
+    RankLine,
+    StepLine,
+    evaluations_of,
+    header_of,
+    read_rank,
+    steps_of,
+)
 from lockstep.train.schema.result_json import NAME as RESULT
 from lockstep.train.schema.result_json import Done, Failed, read_result
 from lockstep.train.schema.run_json import Setup, read_setup
@@ -47,6 +56,8 @@ class Run:
     """result.json; None if the run has not ended, or was killed."""
     losses: tuple[float, ...] = ()
     """The global loss of each step, those before a checkpoint included: the ranks' means, weighted."""
+    evaluations: tuple[EvaluationLine, ...] = ()
+    """In order, those before a checkpoint included, as rank 0 wrote them."""
     steps: tuple[tuple[StepLine, ...], ...] = ()
     """The step lines of each rank, in order."""
     fingerprints: tuple[FingerprintLine, ...] = ()
@@ -75,7 +86,8 @@ def read_run(folder: Path) -> Run:
     paths = rank_files(folder, len(result.ranks) if isinstance(result, Done) else None)
     ranks = [read_rank(path) for path in paths]
     steps = tuple(steps_of(lines) for lines in ranks)
-    losses = tuple(global_losses([*_earlier(folder), ranks]))
+    tries = [*_earlier(folder), ranks]
+    losses, evaluations = tuple(global_losses(tries)), tuple(all_evaluations(tries))
     hosts = tuple(header.host if (header := header_of(lines)) else "" for lines in ranks)
     fingerprints = read_fingerprints(folder)
     if isinstance(result, Failed):
@@ -84,13 +96,21 @@ def read_run(folder: Path) -> Run:
             setup=setup,
             result=result,
             losses=losses,
+            evaluations=evaluations,
             steps=steps,
             fingerprints=fingerprints,
             hosts=hosts,
         )
     check_finished(folder, setup, result, list(zip(paths, ranks, strict=True)))
     return FinishedRun(
-        folder=folder, setup=setup, result=result, losses=losses, steps=steps, fingerprints=fingerprints, hosts=hosts
+        folder=folder,
+        setup=setup,
+        result=result,
+        losses=losses,
+        evaluations=evaluations,
+        steps=steps,
+        fingerprints=fingerprints,
+        hosts=hosts,
     )
 
 
@@ -142,3 +162,9 @@ def global_losses(tries: Iterable[Ranks]) -> list[float]:
                 again[line.step] = total + loss * weight, weights + weight
         sums |= again
     return [total / weight for _, (total, weight) in sorted(sums.items()) if weight]
+
+
+def all_evaluations(tries: Iterable[Ranks]) -> list[EvaluationLine]:
+    """Return the evaluations of all attempts; one that was done again counts as it was last."""
+    last = {line.steps: line for ranks in tries for lines in ranks[:1] for line in evaluations_of(lines)}
+    return [line for _, line in sorted(last.items())]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lockstep.train.weights import NAME as WEIGHTS
@@ -26,11 +27,23 @@ def console() -> Console:
 def loss_table(run: Run) -> Table:
     """Return the losses of a run at a few steps, first and last among them."""
     table = Table(title="loss by step", title_justify="left")
-    count = len(run.losses)
-    shown = sorted({round(i * (count - 1) / (LOSS_ROWS - 1)) for i in range(LOSS_ROWS)}) if count else []
+    shown = _spread(len(run.losses))
     for step in shown:
         table.add_column(str(step), justify="right")
     table.add_row(*(f"{run.losses[step]:.6f}" for step in shown))
+    return table
+
+
+def evaluation_table(run: Run) -> Table:
+    """Return the metrics of a run after a few steps, first and last among them."""
+    table = Table(title="evaluation after steps", title_justify="left")
+    shown = [run.evaluations[place] for place in _spread(len(run.evaluations))]
+    table.add_column("")
+    for line in shown:
+        table.add_column(str(line.steps), justify="right")
+    for name in run.evaluations[-1].metrics:
+        values = (line.metrics.get(name) for line in shown)
+        table.add_row(escape(name), *("not a number" if value is None else f"{value:.4f}" for value in values))
     return table
 
 
@@ -56,3 +69,8 @@ def run_lines(run: FinishedRun) -> list[str]:
         f"run folder {run.folder}",
         *([f"weights {run.folder / WEIGHTS}"] if (run.folder / WEIGHTS).is_file() else []),
     ]
+
+
+def _spread(count: int) -> list[int]:
+    """Return the places of a few of so many values, first and last among them."""
+    return sorted({round(i * (count - 1) / (LOSS_ROWS - 1)) for i in range(LOSS_ROWS)}) if count else []

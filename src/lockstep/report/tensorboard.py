@@ -53,16 +53,14 @@ def _write_run(run: FinishedRun, folder: Path) -> None:
 def scalars(run: FinishedRun) -> Iterator[tuple[int, float, dict[str, float]]]:
     """Yield step, time and named values: the loss of all ranks, the time of a step by rank and part, the metrics."""
     steps = list(zip(*run.steps, strict=True))
-    when = 0.0
+    evaluated = {line.steps - 1: line.metrics for line in run.evaluations}
     for ranks, loss in zip(steps, run.losses[-len(steps) :], strict=False):
-        when = ranks[0].began
         values = {"loss": loss}
         for rank, line in enumerate(ranks):
             values[f"step_seconds/rank_{rank}"] = line.total
             values |= {f"{part}_seconds/rank_{rank}": seconds for part, seconds in (line.seconds or {}).items()}
             if line.memory is not None:
                 values[f"memory/rank_{rank}"] = float(line.memory)
-        yield ranks[0].step, when, {tag: value for tag, value in values.items() if math.isfinite(value)}
-    metrics = {f"evaluation/{name}": value for name, value in run.result.metrics.items() if value is not None}
-    if metrics:
-        yield steps[-1][0].step, when, metrics
+        metrics = evaluated.get(ranks[0].step, {})
+        values |= {f"evaluation/{name}": value for name, value in metrics.items() if value is not None}
+        yield ranks[0].step, ranks[0].began, {tag: value for tag, value in values.items() if math.isfinite(value)}

@@ -14,6 +14,7 @@ from lockstep.data.source import Collate, Source, fetch, open_source, read_strea
 from lockstep.errors import BadInput
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.recipe import Loss, Metrics
+from lockstep.train.undisturbed import seed_evaluation, undisturbed
 
 if TYPE_CHECKING:
     from lockstep.mesh import Mesh
@@ -28,7 +29,7 @@ def evaluate(
     batch: int,
     collate: Collate | None = None,
 ) -> dict[str, float]:
-    """Return the weighted mean of each metric over the dataset.
+    """Return the weighted mean of each metric over the dataset; it leaves no trace, see undisturbed.py.
 
     The data is cut into chunks of `batch` samples; a replica takes a contiguous run of chunks. Each chunk's
     sums have their own place in one table, so adding the replicas' tables adds only zeros to them, and the
@@ -45,19 +46,19 @@ def evaluate(
     mine = owned_lanes(chunks, mesh.replicas, mesh.replica)
     table: Tensor | None = None
     names: list[str] = []
-    mode = model.training
-    model.eval()
-    with torch.no_grad():
-        for chunk in mine or range(1):
-            part = list(range(chunk * batch, min(samples, (chunk + 1) * batch)))
+    for chunk in mine or range(1):
+        part = list(range(chunk * batch, min(samples, (chunk + 1) * batch)))
+        # Chunk by chunk: what one leaves behind must not depend on who evaluates the next.
+        with undisturbed(model, mesh.world.device), torch.no_grad():
+            model.eval()
+            seed_evaluation(chunk)
             values = metrics(model, to_device(fetch(dataset, part, collate), mesh.world.device))
-            names = list(values)
-            if table is None:
-                table = torch.zeros(chunks, len(names), 2, dtype=torch.float64)
-            if chunk in mine:
-                for column, value in enumerate(values.values()):
-                    table[chunk, column] = torch.tensor(_sum(value, len(part)), dtype=torch.float64)
-    model.train(mode)
+        names = list(values)
+        if table is None:
+            table = torch.zeros(chunks, len(names), 2, dtype=torch.float64)
+        if chunk in mine:
+            for column, value in enumerate(values.values()):
+                table[chunk, column] = torch.tensor(_sum(value, len(part)), dtype=torch.float64)
     assert table is not None
     group = mesh.across_replicas
     if group.size > 1:

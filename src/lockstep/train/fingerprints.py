@@ -25,28 +25,28 @@ LARGE = 64 << 20
 """Bytes of parameters above which means and norms are left out: they would take longer than the hash."""
 
 
-def is_fingerprint_step(step: int, steps: int) -> bool:
+def is_fingerprint_step(step: int, *, last: bool) -> bool:
     """Say whether fingerprints are taken after a step: 0, the powers of two, and the last."""
-    return step & (step - 1) == 0 or step == steps - 1
+    return step & (step - 1) == 0 or last
 
 
 class Fingerprints:
     """Looks at the weights between two steps; all ranks stand still meanwhile, and it counts as no step's time."""
 
-    def __init__(self, folder: Path, group: Group, steps: int) -> None:
-        self._group, self._steps = group, steps
+    def __init__(self, folder: Path, group: Group) -> None:
+        self._group = group
         self._lines = Lines(folder / NAME) if group.rank == 0 else None
         self.seconds = 0.0
 
-    def after(self, step: int, holdings: Callable[[], list[Holding]]) -> None:
+    def after(self, step: int, holdings: Callable[[], list[Holding]], *, last: bool) -> None:
         """Take the fingerprints if this step is one of those; each holder takes those of what it holds."""
-        if not is_fingerprint_step(step, self._steps):
+        if not is_fingerprint_step(step, last=last):
             return
         began = time.perf_counter()
         line = fingerprints(self._group, step, model_only(holdings()))
         if self._lines is not None:
             self._lines.write(line)
-            if step == self._steps - 1:
+            if last:
                 self._lines.close()
         self._group.barrier()
         self.seconds += time.perf_counter() - began

@@ -24,15 +24,14 @@ if TYPE_CHECKING:
 class Keeper:
     """Writes a checkpoint every so many steps and after the last; all ranks stand still, and it is no step's time."""
 
-    def __init__(self, folder: Path, recipe: str, every: int | None, steps: int, records: Records) -> None:
-        self._folder, self._recipe, self._records = folder, recipe, records
-        self._every, self._steps = every, steps
+    def __init__(self, folder: Path, recipe: str, every: int | None, records: Records) -> None:
+        self._folder, self._recipe, self._records, self._every = folder, recipe, records, every
         self.seconds = 0.0
 
-    def after(self, trainer: Trainer) -> None:
+    def after(self, trainer: Trainer, *, last: bool) -> None:
         """Write one if this step is one of those."""
         done = trainer.steps
-        if not self._every or (done % self._every and done != self._steps):
+        if not self._every or (done % self._every and not last):
             return
         began = time.perf_counter()
         save(trainer, path_of(self._folder, done), trainer.arithmetic(self._recipe))

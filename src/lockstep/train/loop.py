@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import NotFinite
+from lockstep.train.between import Between
+from lockstep.train.evaluations import Evaluations
 from lockstep.train.final_weights import check_weights
 from lockstep.train.fingerprints import Fingerprints
 from lockstep.train.keeper import Keeper, go_on
@@ -33,12 +35,12 @@ if TYPE_CHECKING:
 
 
 def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
-    """Train, evaluate, and leave this rank's records; rank 0 also leaves the result.
+    """Train, evaluating on the way, and leave this rank's records; rank 0 also leaves the result.
 
     1. Load and check the recipe; make data, model, strategy; load the checkpoint of a run that goes on.
     2. All ranks wait for each other, so that nobody's start-up enters the measured time.
-    3. Steps, one line each.
-    4. Evaluate, digest, gather what each rank measured.
+    3. Steps, one line each; between them evaluations, fingerprints, checkpoints, see between.py.
+    4. Digest, gather what each rank measured.
     """
     with holding(folder) if world.rank == 0 else contextlib.nullcontext():
         _train(spec, world, folder, records)
@@ -64,12 +66,17 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     log = StepLog(records, world.device, spec.measure)
     started = time.time()
     label = f"{recipe.name} {spec.strategy}, {world.size} worker{'s' if world.size > 1 else ''}"
-    with Progress(plan.steps, label=label, shown=spec.progress and world.rank == 0) as progress:
-        source = _all_batches(trainer, recipe, dataset, plan)
-        pauses = Fingerprints(folder, trainer.mesh.everyone, plan.steps) if spec.measure else None
-        keeper = Keeper(folder, recipe.name, spec.checkpoint_every, plan.steps, records)
-        seconds = run_steps(trainer, source, log, progress, pauses, keeper)
-    metrics = _evaluate(trainer, recipe, plan)
+    shown = spec.progress and world.rank == 0
+    with Progress(plan.steps, label=label, shown=shown, first=trainer.steps) as progress:
+        between = Between(
+            trainer=trainer,
+            steps=plan.steps,
+            progress=progress,
+            evaluations=Evaluations(spec, recipe, plan, records),
+            fingerprints=Fingerprints(folder, trainer.mesh.everyone) if spec.measure else None,
+            keeper=Keeper(folder, recipe.name, spec.checkpoint_every, records),
+        )
+        seconds = run_steps(trainer, _all_batches(trainer, recipe, dataset, plan), log, progress, between)
     why = {"SyncBatchNorm": spec.sync_batchnorm, "inexact sum": not spec.exact}
     ended = Ended(
         plan=plan,
@@ -77,13 +84,14 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         model=trainer.model,
         holdings=trainer.strategy.holdings(),
         digest=trainer.digest(),
-        metrics=metrics,
+        metrics=between.evaluations.metrics,
         started=started,
         seconds=seconds,
-        paused=pauses.seconds if pauses else 0.0,
+        paused=between.fingerprints.seconds if between.fingerprints else 0.0,
+        evaluation_seconds=between.evaluations.seconds,
         depends_on_workers=", ".join(name for name, asked in why.items() if asked),
         how=trainer.strategy.how(),
-        checkpoint_seconds=keeper.seconds,
+        checkpoint_seconds=between.keeper.seconds,
         resumed=resumed,
         most_weights=spec.most_weights,
     )
@@ -91,14 +99,9 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
 
 
 def run_steps(
-    trainer: Trainer,
-    source: Iterator[Batch],
-    log: StepLog,
-    progress: Progress,
-    pauses: Fingerprints | None,
-    keeper: Keeper | None = None,
+    trainer: Trainer, source: Iterator[Batch], log: StepLog, progress: Progress, between: Between | None
 ) -> float:
-    """Do every step and note it; return the seconds of all of them, without the pauses and the checkpoints."""
+    """Do every step and note it; return the seconds of all of them, without what is done between them."""
     began = time.perf_counter()
     at, before = time.time(), began
     for batch in source:
@@ -111,13 +114,11 @@ def run_steps(
         log.write(stats, epoch=batch.epoch, began=at, total=time.perf_counter() - before)
         log.samples += batch.samples
         progress.step(stats.step + 1, stats.loss)
-        if pauses is not None:
-            pauses.after(stats.step, trainer.strategy.holdings)
-        if keeper is not None:
-            keeper.after(trainer)
+        if between is not None:
+            between.after(stats)
         at, before = time.time(), time.perf_counter()
     trainer.mesh.everyone.barrier()
-    return time.perf_counter() - began - sum(each.seconds for each in (pauses, keeper) if each)
+    return time.perf_counter() - began - (between.seconds if between is not None else 0.0)
 
 
 def header(mesh: Mesh, plan: Plan, how: How) -> HeaderLine:
@@ -153,15 +154,3 @@ def _all_batches(trainer: Trainer, recipe: Recipe, dataset: Any, plan: Plan) -> 
         for epoch in itertools.count(trainer.epoch)
     )
     return itertools.islice(itertools.chain.from_iterable(every), plan.steps - trainer.steps)
-
-
-def _evaluate(trainer: Trainer, recipe: Recipe, plan: Plan) -> dict[str, float]:
-    if recipe.evaluate is None:
-        return {}
-    batch = evaluation_batch(recipe, plan)
-    return trainer.evaluate(recipe.evaluate, recipe.eval_dataset(), batch=batch, collate=recipe.collate)
-
-
-def evaluation_batch(recipe: Recipe, plan: Plan) -> int:
-    """Return how many samples are evaluated at a time: as many as a lane has."""
-    return max(1, recipe.global_batch // plan.lanes)

@@ -31,6 +31,7 @@ def preflight(spec: RunSpec, out: Path) -> None:
     if spec.checkpoint_every is not None and spec.checkpoint_every < 1:
         raise BadInput(f"--checkpoint-every {spec.checkpoint_every}: at least 1 step is needed between checkpoints")
     recipe = spec.load()
+    check_evaluation(spec, recipe)
     data = recipe.dataset()
     plan = spec.plan(recipe, data)
     source = open_source(data, recipe.collate, recipe.global_batch)
@@ -49,6 +50,19 @@ def preflight(spec: RunSpec, out: Path) -> None:
         if not any(out.iterdir()):
             out.rmdir()
         raise BadInput(str(error)) from error
+
+
+def check_evaluation(spec: RunSpec, recipe: Recipe) -> None:
+    """Refuse evaluations that cannot be, as far as that is known before the first one."""
+    if spec.eval_every is None:
+        return
+    if spec.eval_every < 1:
+        raise BadInput(f"--eval-every {spec.eval_every}: at least 1 step is needed between evaluations")
+    if recipe.evaluate is None:
+        raise BadInput(
+            f"--eval-every {spec.eval_every}: the recipe {recipe.name} has no evaluation; give it one with "
+            "Recipe(evaluate=...), a function of model and batch that returns named numbers, or leave the option out"
+        )
 
 
 def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None:
@@ -93,6 +107,8 @@ def _check_peer(spec: RunSpec, plan: Plan, source: Source, *, drop_last: bool) -
         )
     if spec.sync_batchnorm:
         raise BadInput(f"--sync-batchnorm: strategy {spec.strategy} has no SyncBatchNorm on the CPU; use ddp")
+    if spec.eval_every is not None:
+        raise BadInput(f"--eval-every: strategy {spec.strategy} evaluates only after its last step here; use ddp")
     if spec.checkpoint_every is not None or spec.resume:
         raise BadInput(f"strategy {spec.strategy} writes and reads no checkpoints here: use ddp")
     if source.stream:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from lockstep.strategies.base import How
 from lockstep.torch_compat.modules import is_compiled
 from lockstep.train import memory_use
+from lockstep.train.evaluations import finite_or_none
 from lockstep.train.final_weights import write_final
 from lockstep.train.records import write_document
 from lockstep.train.schema.rank_jsonl import EndLine
@@ -20,7 +20,7 @@ from lockstep.train.schema.run_json import read_setup
 from lockstep.train.steps import RankFigures, StepLog, waited, warmup
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from torch import nn
@@ -51,8 +51,8 @@ class Ended:
     """What this rank holds of the trained state."""
     digest: str
     """Of that state."""
-    metrics: Mapping[str, float]
-    """Of the evaluation."""
+    metrics: dict[str, float]
+    """Of the last evaluation."""
     started: float
     """When the first step began, in seconds since the epoch."""
     seconds: float
@@ -65,6 +65,8 @@ class Ended:
     """How the strategy ran."""
     checkpoint_seconds: float = 0.0
     """Spent on checkpoints; no part of `seconds`."""
+    evaluation_seconds: float = 0.0
+    """Spent on evaluations; no part of `seconds`."""
     resumed: Sequence[Resumption] = ()
     """The checkpoints at which the run was resumed, the last with what may make other bits."""
     most_weights: int | None = None
@@ -140,7 +142,7 @@ def _result(
     # The stages of a replica work on the same lanes: each lane's loss counts once.
     counted = [rank for rank in ranks if rank.stage == 0]
     weight = sum(rank.weight for rank in counted)
-    metrics = {name: float(value) if math.isfinite(value) else None for name, value in ended.metrics.items()}
+    metrics = finite_or_none(ended.metrics)
     return Done(
         finite=None not in metrics.values(),
         measured=log.measure,
@@ -152,6 +154,7 @@ def _result(
         pause_seconds=ended.paused,
         compile_seconds=_compile_seconds(log, ended.model, slowest.step_seconds),
         checkpoint_seconds=ended.checkpoint_seconds,
+        evaluation_seconds=ended.evaluation_seconds,
         start_seconds=start_seconds,
         warmup_steps=warmup(len(log.totals)),
         step_seconds=slowest.step_seconds,

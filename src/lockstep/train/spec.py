@@ -56,6 +56,12 @@ class RunSpec(Settings):
     checkpoint_every: Annotated[
         int | None, Option(help="Write a checkpoint after every so many steps, and after the last.", only="run")
     ] = None
+    eval_every: Annotated[
+        int | None,
+        Option(help="Evaluate after every so many steps, and after the last.", default="every epoch", only="run"),
+    ] = None
+    monitored: bool = False
+    """Whether somebody follows the run: it evaluates after every epoch. A comparison leaves that out."""
     most_weights: int | None = None
     """Final weights of more bytes are not written; None: they are, whatever their size."""
     resume: bool = False

@@ -10,7 +10,7 @@ from lockstep.report.collect import FinishedRun
 from lockstep.report.compare import Comparison, curve, with_speed_up
 from lockstep.report.rows import RankRow, Row
 from lockstep.strategies.clock import PARTS, Part
-from lockstep.train.schema.rank_jsonl import StepLine
+from lockstep.train.schema.rank_jsonl import EvaluationLine, StepLine
 from tests.unit.report.values import BEGAN, rank_result, result_of, setup
 
 HOSTILE = "<script>alert(1)</script>"
@@ -36,6 +36,10 @@ def run(name: str, parts: dict[str, float], processes: int, repeat: int = 1) -> 
         setup=setup(name.partition(",")[0], processes, plan={"steps": STEPS}),
         result=result_of(results, STEPS, metrics={"accuracy": 0.93}),
         losses=tuple(line.loss for line in ranks[0]),
+        evaluations=tuple(
+            EvaluationLine(steps=steps, metrics={"accuracy": 0.93 - 1 / steps + shift}, seconds=0.1)
+            for steps in (STEPS // 2, STEPS)
+        ),
         steps=ranks,
         hosts=("host-a",) * processes,
     )

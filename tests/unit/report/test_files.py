@@ -28,7 +28,7 @@ from lockstep.report.trace import trace
 from lockstep.train.schema.scalars import PARTS
 from tests.unit.report.made_up import HOSTILE, example
 
-EVERY = ["times", "scaling", "memory", "parts", "timeline", "losses"]
+EVERY = ["times", "scaling", "memory", "parts", "timeline", "losses", "evaluation-1"]
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
@@ -86,7 +86,7 @@ def test_every_chart_has_words_and_numbers(made: Comparison) -> None:
 
 
 def test_the_numbers_of_a_chart_are_those_of_the_rows(made: Comparison) -> None:
-    bars, scaling, memory, parts, timeline, losses = all_charts(made)
+    bars, scaling, memory, parts, timeline, losses, accuracy = all_charts(made)
     assert bars.lines[0] == ("single", "2.32 s", "2.23 s", "2.53 s", "3", "1.00×")
     assert bars.lines[-1][:2] == ("torch-fsdp", made.rows[-1].why_not)
     assert ("ddp", "4", "11,532", "2.61×", "65 %") in scaling.lines
@@ -95,6 +95,8 @@ def test_the_numbers_of_a_chart_are_those_of_the_rows(made: Comparison) -> None:
     assert timeline.lines[9][:3] == ("ddp", "1", "20")
     assert timeline.lines[9][3].endswith("µs"), "rank 1 begins a little later"
     assert losses.lines[0][0] == "single"
+    assert accuracy.title == "Evaluation: accuracy"
+    assert accuracy.lines[:2] == (("single", "20", "0.88"), ("single", "40", "0.905"))
 
 
 def test_a_bar_is_as_long_as_its_time(made: Comparison) -> None:
@@ -122,11 +124,11 @@ def test_equal_losses_share_a_line() -> None:
 
 def test_losses_that_are_not_finite(made: Comparison) -> None:
     runs = {"single": [replace(made.runs["single"][0], losses=(3.0, math.nan, math.inf, -1.7e308, 1.7e308, 2.0))]}
-    losses = all_charts(replace(made, runs=runs))[-1]
+    losses = next(chart for chart in all_charts(replace(made, runs=runs)) if chart.key == "losses")
     assert "nan" not in re.sub(r"<[^>]*>", "", losses.wide)
     ElementTree.fromstring(losses.wide)
     nothing = {"single": [replace(made.runs["single"][0], losses=(math.nan, 1e301))]}
-    assert [chart.key for chart in all_charts(replace(made, runs=nothing))] == EVERY[:-1]
+    assert [chart.key for chart in all_charts(replace(made, runs=nothing))] == [key for key in EVERY if key != "losses"]
 
 
 def test_the_page_is_whole_and_asks_for_nothing(made: Comparison) -> None:

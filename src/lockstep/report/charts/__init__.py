@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockstep.report.charts import lanes, losses, memory, parts, scaling, timeline, times
+from lockstep.report.charts import lanes, losses, memory, metric_curves, parts, scaling, timeline, times
 
 if TYPE_CHECKING:
     from lockstep.report.charts.frame import Chart
@@ -26,5 +26,6 @@ def all_charts(comparison: Comparison) -> list[Chart]:
         parts.chart(rows),
         timeline.chart(rows, runs),
         losses.chart(rows, runs),
+        *metric_curves.charts(rows, runs),
     ]
     return [chart for chart in made if chart is not None]

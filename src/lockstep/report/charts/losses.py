@@ -29,7 +29,7 @@ def chart(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> Chart | Non
         return None
     colours = series(rows)
     last = max(len(losses) for losses in curves.values()) - 1
-    shown = sorted({round(place * last / (TABLE - 1)) for place in range(TABLE)})
+    shown = spread(last + 1)
     return Chart(
         key="losses",
         title="Loss",
@@ -38,7 +38,7 @@ def chart(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> Chart | Non
         words=_words(curves),
         wide=_draw(curves, colours, WIDE),
         narrow=_draw(curves, colours, NARROW),
-        legend=tuple(_key(name, colours[name], style) for name, style in styles(curves).items()),
+        legend=tuple(curve_key(name, colours[name], style) for name, style in styles(curves).items()),
         headings=("strategy", *(f"step {step}" for step in shown)),
         lines=tuple(
             (name, *(f"{losses[step]:.6g}" if step < len(losses) else "" for step in shown))
@@ -78,12 +78,18 @@ def _told(losses: Sequence[float]) -> tuple[str, ...]:
     return tuple(f"{loss:.9g}" for loss in losses)
 
 
-def _key(name: str, colour: str, style: Style) -> Key:
+def curve_key(name: str, colour: str, style: Style) -> Key:
+    """Return the entry of a legend for a curve."""
     dash = None if style.shift is not None else style.dash  # a stripe is not told by its dashes
     line = svg.element(
         "path", d="M0 7H30", class_=f"line flat {colour}", stroke_width=style.width, stroke_dasharray=dash
     )
     return Key(colour=colour, label=name, picture=svg.key(line))
+
+
+def spread(count: int) -> list[int]:
+    """Return the places of a few of so many values for a table, first and last among them."""
+    return sorted({round(place * (count - 1) / (TABLE - 1)) for place in range(TABLE)})
 
 
 def _words(curves: Mapping[str, Sequence[float]]) -> str:

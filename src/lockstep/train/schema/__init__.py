@@ -1,7 +1,7 @@
 """The run folder's schema: one set of types that the writer and every reader share. Nothing here imports torch.
 
     run_json.py             run.json             what was asked: settings, recipe, steps, versions, host
-    rank_jsonl.py           rank-N.jsonl         what rank N did: a header, a line per step, an end line
+    rank_jsonl.py           rank-N.jsonl         what rank N did: a header, a line per step and evaluation, an end line
     fingerprints_jsonl.py   fingerprints.jsonl   the weights at a few steps
     error_json.py           rank-N.error.json    how rank N failed
     result_json.py          result.json          how the run ended, and every rank's figures

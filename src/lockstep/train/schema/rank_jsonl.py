@@ -105,6 +105,17 @@ class CheckpointLine(Line, frozen=True, kw_only=True, tag="checkpoint"):
     """How long all ranks stood still for it; no part of a step's time."""
 
 
+class EvaluationLine(Line, frozen=True, kw_only=True, tag="evaluation"):
+    """The model was evaluated; every rank writes the same metrics."""
+
+    steps: Positive
+    """Steps done before it."""
+    metrics: dict[str, float | None]
+    """Over all of the evaluation data; null for one that is not a finite number."""
+    seconds: Seconds
+    """How long all ranks stood still for it; no part of a step's time."""
+
+
 class EndLine(Line, frozen=True, kw_only=True, tag="end"):
     """The last line of a rank that ended well."""
 
@@ -116,7 +127,7 @@ class EndLine(Line, frozen=True, kw_only=True, tag="end"):
     """Of the trained state."""
 
 
-RankLine = HeaderLine | StepLine | NotFiniteLine | CheckpointLine | EndLine
+RankLine = HeaderLine | StepLine | NotFiniteLine | EvaluationLine | CheckpointLine | EndLine
 
 
 def rank_path(folder: Path, rank: int) -> Path:
@@ -137,3 +148,8 @@ def header_of(lines: Sequence[RankLine]) -> HeaderLine | None:
 def steps_of(lines: Sequence[RankLine]) -> tuple[StepLine, ...]:
     """Return a rank's steps, in order."""
     return tuple(line for line in lines if isinstance(line, StepLine))
+
+
+def evaluations_of(lines: Sequence[RankLine]) -> tuple[EvaluationLine, ...]:
+    """Return a rank's evaluations, in order."""
+    return tuple(line for line in lines if isinstance(line, EvaluationLine))

@@ -81,6 +81,8 @@ class Done(Document, frozen=True, kw_only=True, tag_field="outcome", tag="done")
     """Of a compiled model: what the first step took longer than the others; else 0."""
     checkpoint_seconds: Seconds = 0.0
     """Spent on writing checkpoints; no part of `seconds`."""
+    evaluation_seconds: Seconds = 0.0
+    """Spent on evaluations; no part of `seconds`."""
     start_seconds: Seconds
     """From run.json to the first step: starting, importing, joining, making data and model."""
     warmup_steps: Count
@@ -106,7 +108,7 @@ class Done(Document, frozen=True, kw_only=True, tag_field="outcome", tag="done")
     loss: float | None
     """Of the last step, over all ranks; null if its weight is 0."""
     metrics: dict[str, float | None]
-    """Of the evaluation; null for one that is not a finite number."""
+    """Of the last evaluation; null for one that is not a finite number."""
     ranks: Annotated[tuple[RankResult, ...], Meta(min_length=1)]
     """By rank."""
     resumed: tuple[Resumption, ...] = ()
