@@ -34,7 +34,7 @@ def main() -> None:
                 stats = trainer.step(batch)
         digest = trainer.digest()  # all workers call this together: each hashes what it holds
         if world.rank == 0:
-            print(f"loss {stats.loss:.6f} on {world.size} worker(s), digest {digest[:12]}")
+            print(f"loss {stats.loss:.6f} on {world.size} worker{'' if world.size == 1 else 's'}, digest {digest[:12]}")
 
 
 if __name__ == "__main__":

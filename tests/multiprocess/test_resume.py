@@ -59,7 +59,7 @@ def test_a_worker_is_killed_and_half_of_them_go_on(tmp_path: Path, unbroken: tup
     assert [path.name for path in kept(out)] == ["checkpoint-000009.safetensors", "checkpoint-000006.safetensors"]
     result = go_on(out, workers=2)
     assert result.digest == unbroken[0]
-    assert [(one.step, one.written_by, one.warnings) for one in result.resumed] == [(9, "ddp on 4 worker(s)", ())]
+    assert [(one.step, one.written_by, one.warnings) for one in result.resumed] == [(9, "ddp on 4 workers", ())]
     run = read_finished(out)
     assert run.losses == pytest.approx(unbroken[1], rel=1e-12)
     assert [line.step for line in run.steps[0]] == list(range(9, STEPS))
@@ -227,3 +227,20 @@ def test_what_is_not_given_stays_as_it_was(stopped: Path) -> None:
     again = replace(standing, setup=structs.replace(standing.setup, spec=spec))
     assert resumed_spec(again, {}).launcher == "spawn"
     assert resumed_spec(standing, {"epochs": 3}).steps is None
+
+
+def test_an_edited_recipe_file_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = Path(RECIPE)
+    for name in (source.name, "tiny.py"):
+        (tmp_path / name).write_bytes((source.parent / name).read_bytes())
+    edited = tmp_path / source.name
+    out = start_run(
+        RunSpec(recipe=str(edited), steps=5, checkpoint_every=5, lanes=4, threads=1, progress=False), tmp_path / "out"
+    )
+    edited.write_text(edited.read_text().replace("[4, 10]", "[4, 11]"))
+    result = go_on(out, recipe=str(edited), steps=8)
+    first, second = result.resumed[-1].warnings
+    assert first.startswith(f"the recipe file {edited} was changed since the run began: bits may differ")
+    assert second.startswith("milestones of the schedule MultiStepLR was ")
+    assert f"lockstep: warning: {first}" in capfd.readouterr().err
+    assert go_on(out, recipe=str(edited), steps=9).resumed[-1].warnings[1:] == (), "the file is what it was last time"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -223,6 +224,32 @@ def test_settings_go_along(name: str, tmp_path: Path) -> None:
     train(two, 8)
     assert two.digest() == whole.digest()
     assert two.strategy.optimizer.param_groups[0]["lr"] == whole.strategy.optimizer.param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "schedule", "words"),
+    [
+        (partial(optim.SGD, lr=0.3, momentum=0.9), [4, 10], "lr of group 0 of the optimizer was 0.1 .* is 0.3 now"),
+        (partial(optim.SGD, lr=0.1, momentum=0.8), [4, 10], "momentum of group 0 .* was 0.9 .* is 0.8 now"),
+        (momentum, [4, 9], r"milestones of the schedule MultiStepLR was .*4: 1, 10: 1.* is .*4: 1, 9: 1.* now"),
+    ],
+)
+def test_changed_settings_are_named_and_the_checkpoints_are_used(
+    optimizer: Any, schedule: list[int], words: str, tmp_path: Path
+) -> None:
+    def at(milestones: list[int]) -> Any:
+        return lambda o: lr_scheduler.MultiStepLR(o, milestones)
+
+    train(trainer(schedule=at([4, 10])), 5).save(tmp_path / "one.safetensors")
+    whole = train(trainer(schedule=at([4, 10])), 11)
+    other = trainer(optimizer=optimizer, schedule=at(schedule))
+    with pytest.warns(UserWarning, match=words):
+        other.load(tmp_path / "one.safetensors")
+    assert train(other, 11).digest() == whole.digest()
+    other.save(tmp_path / "two.safetensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer(schedule=at([4, 10])).load(tmp_path / "two.safetensors")
 
 
 def test_state_that_cannot_be_held(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lockstep.report.units import plural
 from lockstep.train.weights import NAME as WEIGHTS
 
 if TYPE_CHECKING:
@@ -54,14 +55,15 @@ def run_lines(run: FinishedRun) -> list[str]:
     shown = {name: "not a number" if value is None else f"{value:.4f}" for name, value in result.metrics.items()}
     metrics = ", ".join(f"{name} {value}" for name, value in shown.items())
     memory = " + ".join(f"{bytes_ / 2**20:.0f}" for bytes_ in result.peak_memory)
-    how = f"{spec.strategy} on {spec.workers} worker(s) by {spec.launcher}, {setup.plan.lanes} lanes"
+    lanes = plural(setup.plan.lanes, "lane")
+    how = f"{spec.strategy} on {plural(spec.workers, 'worker')} by {spec.launcher}, {lanes}"
     since = f" (from step {result.resumed[-1].step} on)" if result.resumed else ""
     speed = f"{result.steps} steps{since} in {result.seconds:.2f} s, {result.samples_per_second:.0f} samples/s"
     coupled = result.depends_on_workers
     depends = f" (depends on the number of workers: {coupled})" if coupled else ""
     ran = [f"{what}: {said}" for what, said in (("exchange", result.exchange), ("optimizer", result.optimizer)) if said]
     return [
-        f"{setup.recipe.name} with {how}, {result.threads} thread(s) each, {result.device}",
+        f"{setup.recipe.name} with {how}, {plural(result.threads, 'thread')} each, {result.device}",
         f"{speed}, {result.memory_measure} {memory} MiB",
         *([", ".join(ran)] if ran else []),
         f"evaluation: {metrics or 'none'}",

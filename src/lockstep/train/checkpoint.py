@@ -33,7 +33,7 @@ from lockstep.train.checkpoint_header import (
     refuse_other,
 )
 from lockstep.train.final_weights import weight_names
-from lockstep.train.optimizer_settings import apply_settings, check_settings, settings_of
+from lockstep.train.optimizer_settings import apply_settings, changed_settings, check_settings, settings_of
 from lockstep.train.spec import versions
 from lockstep.train.streamed_file import rows, write_streamed
 from lockstep.train.tensor_format import StoredTensor
@@ -64,6 +64,8 @@ def load(
         _check_tensors(trainer, tensors, where)
         for tuned in trainer.strategy.tuned():
             check_settings(header.settings, tuned, where)
+            if header.first_settings is not None:
+                check_settings(header.first_settings, tuned, where)
         trainer.strategy.load(_pieces(trainer, saved, tensors))
         for tuned in trainer.strategy.tuned():
             apply_settings(header.settings, tuned)
@@ -71,7 +73,9 @@ def load(
         if saved is not None:
             saved.close()
     here = writer_of(trainer)
-    return header, differences(header.writer, here, header.arithmetic)
+    changed = changed_settings(header.first_settings, trainer.first_settings)
+    trainer.first_settings = header.first_settings  # of the run, of which this is a part
+    return header, [*changed, *differences(header.writer, here, header.arithmetic)]
 
 
 def writer_of(trainer: Trainer) -> CheckpointWriter:
@@ -93,6 +97,7 @@ def _begin(trainer: Trainer, path: Path, arithmetic: Arithmetic, table: StateTab
         arithmetic=arithmetic,
         writer=writer_of(trainer),
         settings=settings_of(trainer.strategy.tuned()[0]),
+        first_settings=trainer.first_settings,
         weights={name: stored_name(state) for name, state in weight_names(trainer.model).items()},
     )
     return Draft(path, header.as_json(), rows(table))

@@ -86,6 +86,8 @@ class CheckpointHeader:
     """What may be another."""
     settings: dict[str, Any]
     """Of the optimizer and the schedule."""
+    first_settings: dict[str, Any] | None
+    """The same as they were before the first step: as the recipe made them."""
     weights: dict[str, str]
     """The plain model's `state_dict`: each of its names, and under which name the tensor is in the file."""
 

@@ -54,7 +54,8 @@ def go_on(trainer: Trainer, folder: Path, recipe: str) -> list[Resumption]:
     warnings = [*trainer.resume(newest, trainer.arithmetic(recipe)), *damaged]
     if trainer.world.rank:
         return []
+    *before, last = read_setup(folder).resumed
+    warnings = [*last.warnings, *warnings]
     for text in warnings:
         print(f"lockstep: warning: {text}", file=sys.stderr, flush=True)  # noqa: T201
-    before = read_setup(folder).resumed
-    return [*before[:-1], *(msgspec.structs.replace(last, warnings=tuple(warnings)) for last in before[-1:])]
+    return [*before, msgspec.structs.replace(last, warnings=tuple(warnings))]

@@ -62,6 +62,7 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     check_weights(trainer.model)
     records.write(header(trainer.mesh, plan, trainer.strategy.how()))
     resumed = go_on(trainer, folder, recipe.name) if spec.resume else []
+    trainer.check_data(dataset, global_batch=recipe.global_batch)
     trainer.mesh.everyone.barrier()
     log = StepLog(records, world.device, spec.measure)
     started = time.time()

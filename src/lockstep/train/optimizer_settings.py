@@ -33,6 +33,49 @@ def settings_of(tuned: Tuned) -> dict[str, Any]:
     }
 
 
+def first_settings(tuned: Tuned) -> dict[str, Any] | None:
+    """Return the settings as the recipe, or the loop's author, made them; None where a checkpoint cannot hold them."""
+    try:
+        return settings_of(tuned)
+    except BadInput:
+        return None
+
+
+def changed_settings(saved: dict[str, Any] | None, here: dict[str, Any] | None) -> list[str]:
+    """Return what was made differently when the run began, a sentence each; what the checkpoint holds is used.
+
+    Both are of the start, because a schedule changes settings from step to step.
+    """
+    if saved is None or here is None:
+        return []
+    pairs = [
+        (f"{{key}} of group {number} of the optimizer", _chosen(theirs["values"]), _chosen(ours["values"]))
+        for number, (theirs, ours) in enumerate(zip(saved["groups"], here["groups"], strict=True))
+    ]
+    if here["schedule"] is not None:
+        schedule = f"{{key}} of the schedule {here['schedule']}"
+        pairs.append((schedule, _chosen(saved["schedule_state"]), _chosen(here["schedule_state"])))
+    return [
+        f"{label.format(key=key)} was {_shown(theirs[key])} when the run began, and is {_shown(ours[key])} now: the "
+        "checkpoint's is used. For another, begin a new run with these weights"
+        for label, theirs, ours in pairs
+        for key in theirs
+        if key in ours and _shown(theirs[key]) != _shown(ours[key])
+    ]
+
+
+def _chosen(encoded: Any) -> dict[str, Any]:
+    """Return the settings that a person chose; a schedule changes `lr`, and keeps what was chosen as `initial_lr`."""
+    values: dict[str, Any] = decode(encoded)
+    if "initial_lr" in values:
+        values["lr"] = values.pop("initial_lr")
+    return {key: value for key, value in values.items() if not key.startswith("_") and key != "base_lrs"}
+
+
+def _shown(value: Any) -> str:
+    return repr(value.tolist()) if isinstance(value, Tensor) else repr(value)
+
+
 def check_settings(saved: dict[str, Any], tuned: Tuned, where: str) -> None:
     """Refuse another optimizer, other groups or another schedule; nothing is changed yet."""
     here = settings_of(tuned)

@@ -13,7 +13,7 @@ from lockstep.train.one_sample_lanes import check_one_sample_lanes
 from lockstep.train.records import CannotWrite, create_folder
 from lockstep.train.resume import check_standing, history, holding, put_aside, read_standing
 from lockstep.train.setup import write_setup
-from lockstep.train.spec import RunSpec
+from lockstep.train.spec import RunSpec, source_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None
         check_standing(standing, arithmetic, plan)
         try:
             put_aside(folder)
-            write_setup(folder, spec, recipe, plan, history(standing))
+            write_setup(folder, spec, recipe, plan, history(standing, source_of(spec.recipe)))
         except CannotWrite as error:
             raise BadInput(str(error)) from error
 

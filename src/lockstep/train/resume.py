@@ -104,11 +104,17 @@ def check_standing(standing: Standing, arithmetic: Arithmetic, plan: Plan) -> No
         )
 
 
-def history(standing: Standing) -> list[Resumption]:
-    """Return the attempts so far, with the one that now begins."""
-    writer = standing.header.writer
+def history(standing: Standing, source: str) -> list[Resumption]:
+    """Return the attempts so far, with the one that now begins; `source` is the recipe's file as it is now."""
+    writer, before = standing.header.writer, standing.setup.recipe.source
+    path = standing.setup.spec.recipe.partition(":")[0]
+    changed = f"the recipe file {path} was changed since the run began: bits may differ from those of one recipe"
+    workers = f"{writer.workers} worker{'' if writer.workers == 1 else 's'}"
     begun = Resumption(
-        step=standing.header.step, written_by=f"{writer.strategy} on {writer.workers} worker(s)", time=time.time()
+        step=standing.header.step,
+        written_by=f"{writer.strategy} on {workers}",
+        time=time.time(),
+        warnings=(changed,) if source != before else (),
     )
     return [*standing.setup.resumed, begun]
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from lockstep.data.loader import Batch, Collate, Share, batches, fetch
+from lockstep.data.source import open_source
 from lockstep.errors import BadInput
 from lockstep.lanes.schedule import check_lanes
 from lockstep.mesh import Mesh
@@ -27,7 +28,9 @@ from lockstep.train.checkpoint_file import Saved
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.evaluate import evaluate
 from lockstep.train.malloc import keep_freed_memory
+from lockstep.train.optimizer_settings import first_settings
 from lockstep.train.optimizer_state import optimizer_state_dict
+from lockstep.train.same_start import Marks, check_same_data, check_same_model, data_marks
 from lockstep.train.synchronise import fill_up, with_sync_batchnorm
 
 if TYPE_CHECKING:
@@ -79,9 +82,12 @@ class Trainer:
         replicas = self.mesh.replicas
         self.lanes, self.seed = asked.lanes or asked.workers, asked.seed or 0
         self.settings = replace(asked, lanes=self.lanes, seed=self.seed)
+        passed = isinstance(model, nn.Module)
         if not isinstance(model, nn.Module):
             torch.manual_seed(self.seed)
             model = model()
+        if self.mesh.everyone.size > 1:
+            check_same_model(self.mesh.everyone, model, {"seed": self.seed, "lanes": self.lanes}, passed=passed)
         model = model.to(world.device)
         self._fill_up = asked.sync_batchnorm and replicas > 1
         if asked.sync_batchnorm:
@@ -108,6 +114,10 @@ class Trainer:
         self._loaded = False
         self._given = (-1, 0)
         self._next_step = 0
+        self._data_marks: Marks | None = None
+        self._data_checked = self.mesh.everyone.size == 1
+        self.first_settings = first_settings(self.strategy.tuned()[0])
+        """Of the optimizer and the schedule, as they were before the first step."""
 
     @property
     def model(self) -> nn.Module:
@@ -133,6 +143,8 @@ class Trainer:
         """
         check_lanes(self.lanes, self.mesh.replicas, global_batch)
         start = self._start(epoch, global_batch) if start is None else start
+        if not self._data_checked and self._data_marks is None:
+            self._data_marks = data_marks(open_source(dataset, collate, global_batch), self.seed)
         self._global_batch, self._loaded = global_batch, False
         share = Share(
             global_batch=global_batch,
@@ -164,6 +176,7 @@ class Trainer:
 
     def step(self, batch: Batch) -> StepStats:
         """Train on one batch; all workers call this together."""
+        self._check_data_marks()
         clock, self._clock = self._clock or self._clock_type(), None
         clock.lap("data")
         self.model.train()
@@ -208,6 +221,17 @@ class Trainer:
         self.epoch, self.epoch_step = header.epoch, header.epoch_step
         self._global_batch, self._loaded = header.arithmetic.global_batch, True
         return differences
+
+    def check_data(self, dataset: Any, *, global_batch: int) -> None:
+        """Raise if the ranks' data differ; all workers call this together. If nobody does, the first step does it."""
+        if not self._data_checked:
+            self._data_marks = data_marks(open_source(dataset, None, global_batch), self.seed)
+            self._check_data_marks()
+
+    def _check_data_marks(self) -> None:
+        if not self._data_checked and self._data_marks is not None:
+            self._data_checked = True
+            check_same_data(self.mesh.everyone, self._data_marks)
 
     def arithmetic(self, recipe: str = "") -> Arithmetic:
         """Return what the bits depend on, beside the code and the data."""
