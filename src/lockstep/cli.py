@@ -27,6 +27,7 @@ from lockstep.cli_options import (
     Threads,
     stem,
     with_settings,
+    with_threads,
 )
 from lockstep.cli_report import report
 from lockstep.errors import BadInput, LockstepError
@@ -35,6 +36,7 @@ from lockstep.version import __version__
 if TYPE_CHECKING:
     from types import FrameType
 
+    from lockstep.train.resume import Standing
     from lockstep.train.spec import RunSpec
     from lockstep.world.place import Place
 
@@ -85,13 +87,18 @@ def run(
     """Train a recipe one way, under any launcher."""
     from lockstep.launch.start import LauncherOptions, start_run
     from lockstep.strategies import check_exact
+    from lockstep.train.resume import resumed_spec
+    from lockstep.world.resources import local_workers
 
     place = _place(given, rank, rendezvous)
     given = {**given, "progress": not json, "monitored": True}
     if place is not None:
         given |= {"workers": place.size, "launcher": place.launcher}
     _check_own_launch(given, nodes)
-    spec = _new_spec(given) if resume is None else _resumed_spec(given, resume, out)
+    standing = None if resume is None else _standing(resume, out)
+    workers = given.get("workers", standing.setup.spec.workers if standing else 1)
+    given = with_threads(given, place.local_size if place else local_workers(workers, nodes))
+    spec = _new_spec(given) if standing is None else resumed_spec(standing, given)
     check_exact(spec.strategy, spec.exact)
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{stem(spec.recipe)}-{spec.strategy}"
     folder = resume.absolute() if resume is not None else out or Path("runs") / name
@@ -196,13 +203,13 @@ def _new_spec(given: Given) -> RunSpec:
     return RunSpec(**{"recipe": DEFAULT_RECIPE, "strategy": strategy, "launcher": launcher, **given})
 
 
-def _resumed_spec(given: Given, folder: Path, out: Path | None) -> RunSpec:
-    """Return the spec to go on with: as the folder says, but for what was typed, or what the launcher says."""
-    from lockstep.train.resume import read_standing, resumed_spec
+def _standing(folder: Path, out: Path | None) -> Standing:
+    """Return how far the run in a folder came."""
+    from lockstep.train.resume import read_standing
 
     if out is not None:
         raise BadInput(f"--resume {folder} goes on in that folder: leave --out out")
-    return resumed_spec(read_standing(folder.absolute()), given)
+    return read_standing(folder.absolute())
 
 
 def _by_hand(rank: int, workers: int | None, rendezvous: str | None, launcher: str | None) -> Place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from lockstep.cli_options import PEERS, STRATEGIES, Given, Json, Launcher, Out, stem, with_settings
+from lockstep.cli_options import PEERS, STRATEGIES, Given, Json, Launcher, Out, stem, with_settings, with_threads
 from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
@@ -101,15 +102,17 @@ def _new_plan(given: Given, rows: Rows, repeats: int | None, time_limit: float |
     from lockstep.report.wording import trained
     from lockstep.train.schema.plan_json import ComparisonPlan
     from lockstep.train.spec import DEFAULT_RECIPE, RunSpec, source_of, versions
-    from lockstep.world.resources import usable_cpus
+    from lockstep.world.resources import choose_threads, usable_cpus
 
     short = "steps" not in given and "epochs" not in given
     decided = {"recipe": DEFAULT_RECIPE, "most_steps": STEPS if short else None, "progress": False}
-    spec = RunSpec(**{**decided, **given})
+    cpus = usable_cpus()
+    given = {"threads": str(choose_threads(os.environ)[0]), **given}
+    spec = RunSpec(**{**decided, **with_threads(given, max(rows.workers))})
     return ComparisonPlan(
         title=trained(stem(spec.recipe), rows.lanes),
         command=shlex.join(["lockstep", *sys.argv[1:]]),
-        ways=ways(spec, *rows, usable_cpus()),
+        ways=ways(spec, *rows, cpus),
         repeats=repeats or REPEATS,
         time_limit=SECONDS if time_limit is None and repeats is None and short else time_limit,
         source=source_of(spec.recipe),

@@ -18,7 +18,6 @@ from lockstep.settings import Option
 from lockstep.train.spec import DEFAULT_RECIPE, RunSpec
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads per worker.", show_default="CPUs // workers")]
 Out = Annotated[Path | None, typer.Option(help="Folder to make for the results.", show_default="runs/...")]
 LAUNCHERS, STRATEGIES, PEERS = "{launchers}", "{strategies}", "{peers}"
 """In a help text: the names in a registry, put in by `ListingCommand`."""
@@ -80,11 +79,16 @@ def setting_parameters(spec: type[RunSpec], command: str) -> list[inspect.Parame
     hints = get_type_hints(spec, include_extras=True)
     parameters = [_parameter("recipe", str, _RECIPE)]
     for field in fields(spec):
-        option = next((one for one in getattr(hints[field.name], "__metadata__", ()) if isinstance(one, Option)), None)
+        option = option_of(hints[field.name])
         if option is not None and option.only in ("", command):
             kind = option.reads or hints[field.name].__origin__
             parameters.append(_parameter(field.name, kind, _as_typer(field.name, kind, option, field.default)))
     return parameters
+
+
+def option_of(hint: Any) -> Option | None:
+    """Return the `Option` of a field, by the field's type."""
+    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Option)), None)
 
 
 _RECIPE = typer.Argument(help=f"file.py, file.py:function, {listed(BUILT_IN)}.", show_default=DEFAULT_RECIPE)
@@ -106,6 +110,11 @@ def _as_typer(name: str, kind: Any, option: Option, default: Any) -> Any:
     return typer.Option(help=option.help, min=option.least, show_default=shown)
 
 
+Threads = Annotated[
+    str | None, _as_typer("threads", str, option_of(get_type_hints(RunSpec, include_extras=True)["threads"]), None)
+]
+
+
 def _plain(name: str, value: Any) -> Any:
     """Return what was typed as the field holds it: paths are absolute, because ranks may start in another folder."""
     if name == "recipe":
@@ -116,6 +125,15 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, bool):
         return not _DEFAULTS[name]  # a flag turns a field that is true off, and one that is false on
     return value.value if isinstance(value, Enum) else value
+
+
+def with_threads(given: Given, local_size: int) -> Given:
+    """Return the fields with the number of threads that `--threads` means where so many workers share a host."""
+    from lockstep.world.resources import read_threads, usable_cpus
+
+    if "threads" not in given:
+        return given
+    return {**given, "threads": read_threads(given["threads"], usable_cpus(), local_size)}
 
 
 def stem(recipe: str) -> str:

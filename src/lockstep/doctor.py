@@ -20,7 +20,7 @@ def examine(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return the decision and its reasons; an environment that cannot work is an error here as in `join`."""
     place = detect(env)
     cpus = usable_cpus()
-    threads, why = choose_threads(env, cpus, place.local_size)
+    threads, why = choose_threads(env)
     try:
         device: str = choose_device("auto", place)
     except BadInput as error:
@@ -39,6 +39,7 @@ def examine(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "device": device,
         "threads": threads,
         "threads_because": why,
+        "usable_cpus": cpus,
         "backend": None if place.size == 1 else _backend(device),
         "strategies": usable(STRATEGIES.all()),
         "peers": usable(PEERS.all()),

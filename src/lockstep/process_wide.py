@@ -16,7 +16,7 @@ VARIABLE: Final = "LOCKSTEP_LEAVE"
 
 EFFECTS: Final = {
     "shm": "`import lockstep` registers the backend `shm` with torch.distributed, by an import hook if it comes first",
-    "threads": "`join()` sets torch's number of threads",
+    "threads": "`join()` sets torch's number of threads (1, if nothing else is given)",
     "interface": "`join()` sets GLOO_SOCKET_IFNAME, if it is not set and the backend is gloo",
     "malloc": "a `Trainer` has glibc keep freed memory for the next step",
 }

@@ -45,10 +45,10 @@ def outcome(folder: Path) -> dict[str, Any]:
 def test_trains(
     name: str, workers: int, request: pytest.FixtureRequest, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
-    """Also with another number of workers: the bits are those of one process."""
+    """Also with another number of workers: the bits are those of one process. Threads are by default 1 everywhere."""
     way, marked = make(name, request, tmp_path)
     out = tmp_path / "out"
-    done = way.run([TINY, "--lanes", "4", "--threads", "1", "--out", str(out)], workers, tmp_path, marked)
+    done = way.run([TINY, "--lanes", "4", "--out", str(out)], workers, tmp_path, marked)
     assert done.code == 0, done.text
     headers = [header for rank in range(workers) if (header := header_of(read_rank(rank_path(out, rank))))]
     assert [header.rank for header in headers] == list(range(workers))

@@ -136,7 +136,11 @@ def test_a_recipe_that_is_not_deterministic_is_found_by_running_twice(
     assert done.code == 0, done.text
     row = rows_of(done)["single"]
     assert row["digest"] == ""
-    assert f"repeats 1 and 2 differ, first after step 0 in 0.weight: not deterministic: {STEADIER}" in row["notes"]
+    # After one step the noise shows in one of the two tensors, or in both.
+    pattern = (
+        rf"repeats 1 and 2 differ, first after step 0 in 0\.(weight|bias): not deterministic: {re.escape(STEADIER)}"
+    )
+    assert any(re.fullmatch(pattern, note) for note in row["notes"]), row["notes"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -182,7 +186,7 @@ def test_a_new_users_recipe_goes_to_a_report_with_one_command(tmp_path: Path) ->
         (["none.py"], "none.py does not exist"),
         ([TINY, "--workers", "0"], "--workers 0: at least 1"),
         ([TINY, "--lanes", "2,0"], "--lanes 2,0: at least 1"),
-        ([TINY, "--threads", "0"], "Invalid value for '--threads'"),
+        ([TINY, "--threads", "0"], "found --threads 0, expected a number from 1 up, or all"),
         ([TINY, "--workers", "two"], "numbers separated by commas"),
         (["--resume", "none"], "has no plan.json"),
         ([TINY, "--resume", "none", "--workers", "2"], "leave out workers, recipe"),

@@ -27,8 +27,8 @@ def test_a_stock_script(name: str, request: pytest.FixtureRequest, tmp_path: Pat
     done = marked.run([*command, STOCK], tmp_path)
     assert done.code == 0, done.text
     # mpirun may put two ranks' words on one line
-    found = sorted(re.findall(r"rank \d of 2 local \d sum 3", done.out))
-    assert found == ["rank 0 of 2 local 0 sum 3", "rank 1 of 2 local 1 sum 3"]
+    ranks = sorted(re.findall(r"rank \d of 2 local \d sum 3 threads \d+", done.out))
+    assert ranks == ["rank 0 of 2 local 0 sum 3 threads 1", "rank 1 of 2 local 1 sum 3 threads 1"]
     assert marked.survivors() == []
 
 
@@ -44,7 +44,7 @@ def test_a_failing_script_ends_all(name: str, request: pytest.FixtureRequest, tm
 @pytest.mark.parametrize("name", params(LAUNCHERS))
 def test_the_example_of_an_own_loop(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     command, marked = launcher(name, request, tmp_path)
-    done = marked.run([*command, "--threads", "1", OWN_LOOP], tmp_path)
+    done = marked.run([*command, OWN_LOOP], tmp_path)
     assert done.code == 0, done.text
     assert "on 2 workers, digest" in done.out
     assert done.out.count("loss") == 1
@@ -63,6 +63,21 @@ def test_inline(tmp_path: Path) -> None:
     done = lockstep("launch", "--launcher", "inline", OWN_LOOP, cwd=tmp_path)
     assert done.code == 0, done.text
     assert "on 1 worker," in done.out
+
+
+@pytest.mark.parametrize("name", ["inline", "spawn", "torchrun"])
+@pytest.mark.parametrize(
+    ("typed", "env", "threads"),
+    [([], {}, 1), ([], {"OMP_NUM_THREADS": "3"}, 3), (["--threads", "2"], {"OMP_NUM_THREADS": "3"}, 2)],
+)
+def test_threads_of_one_worker(name: str, typed: list[str], env: dict[str, str], threads: int, tmp_path: Path) -> None:
+    """What is typed, else the variable, else one: under every launcher, also for `join()`."""
+    script = tmp_path / "threads.py"
+    before, after = "print('torch', torch.get_num_threads())", "print('join', torch.get_num_threads(), world.threads)"
+    script.write_text(f"import torch, lockstep\n{before}\nwith lockstep.join() as world:\n    {after}\n")
+    done = lockstep("launch", "--launcher", name, *typed, str(script), cwd=tmp_path, env=env)
+    assert done.code == 0, done.text
+    assert done.out.split() == ["torch", str(threads), "join", str(threads), str(threads)]
 
 
 @pytest.mark.parametrize(

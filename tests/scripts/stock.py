@@ -13,7 +13,8 @@ if "--fail" in sys.argv and dist.get_rank() == 1:
     sys.exit(3)
 dist.barrier()
 print(
-    f"rank {dist.get_rank()} of {dist.get_world_size()} local {os.environ['LOCAL_RANK']} sum {total.item():g}",
+    f"rank {dist.get_rank()} of {dist.get_world_size()} local {os.environ['LOCAL_RANK']} sum {total.item():g} "
+    f"threads {torch.get_num_threads()}",
     flush=True,
 )
 dist.destroy_process_group()

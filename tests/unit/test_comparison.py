@@ -54,7 +54,7 @@ def test_rows_of_one_number_of_workers() -> None:
     found = ways(SPEC, ["single", "dp", "ddp"], [2], [4], 4)
     assert [way.name for way in found] == ["single", "single, 4 threads", "dp", "ddp"]
     assert [way.spec.workers for way in found] == [1, 1, 2, 2]
-    assert [way.spec.threads for way in found] == [2, 4, 2, 2]
+    assert [way.spec.threads for way in found] == [1, 4, 1, 1]
     assert {way.spec.lanes for way in found} == {4}
     assert found[1].folder(2) == "single-4-threads-2"
 
@@ -63,7 +63,7 @@ def test_rows_of_a_scaling_curve() -> None:
     found = ways(RunSpec(recipe="mlp"), ["single", "ddp"], [1, 2, 4], [4], 8)
     assert [way.name for way in found] == ["single", "single, 8 threads", "ddp, 2 workers", "ddp, 4 workers"]
     assert {way.spec.lanes for way in found} == {4}
-    assert {way.spec.threads for way in found} == {2, 8}
+    assert {way.spec.threads for way in found} == {1, 8}
     alone = ways(RunSpec(recipe="mlp"), ["ddp"], [1, 2], [2], 2)
     assert [way.name for way in alone] == ["ddp, 1 worker", "ddp, 2 workers"]
 
@@ -71,11 +71,11 @@ def test_rows_of_a_scaling_curve() -> None:
 def test_rows_of_a_sweep_over_lanes() -> None:
     rows = ways(RunSpec(recipe="mlp"), ["single", "ddp"], [2], [2, 8], 4)
     assert [(way.name, way.spec.lanes, way.spec.workers, way.spec.threads) for way in rows] == [
-        ("single, 2 lanes", 2, 1, 2),
+        ("single, 2 lanes", 2, 1, 1),
         ("single, 2 lanes, 4 threads", 2, 1, 4),
-        ("ddp, 2 lanes", 2, 2, 2),
-        ("single, 8 lanes", 8, 1, 2),
-        ("ddp, 8 lanes", 8, 2, 2),
+        ("ddp, 2 lanes", 2, 2, 1),
+        ("single, 8 lanes", 8, 1, 1),
+        ("ddp, 8 lanes", 8, 2, 1),
     ]
     assert rows[2].folder(1) == "ddp-2-lanes-1"
     both = ways(RunSpec(recipe="mlp"), ["ddp"], [1, 2], [2, 4], 2)

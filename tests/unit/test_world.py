@@ -6,30 +6,55 @@ import pytest
 
 from lockstep import World
 from lockstep.errors import BadInput
+from lockstep.launch.srun import cpus_per_task
 from lockstep.world.addresses import FIRST_PORT, LAST_PORT, candidate_ports, interface_towards, resolve, split_address
 from lockstep.world.join import join, locate
 from lockstep.world.place import Place
-from lockstep.world.resources import choose_device, choose_threads
+from lockstep.world.resources import choose_device, choose_threads, idle_cpus, local_workers, read_threads
 
 
 @pytest.mark.parametrize(
-    ("env", "cpus", "local_size", "threads", "why"),
+    ("env", "threads", "why"),
     [
-        ({}, 8, 2, 4, "8 usable CPUs // 2 workers of this host"),
-        ({}, 2, 4, 1, "2 usable CPUs // 4 workers of this host"),
-        ({"OMP_NUM_THREADS": "3"}, 8, 2, 3, "OMP_NUM_THREADS=3"),
-        ({"SLURM_CPUS_PER_TASK": "7"}, 64, 2, 7, "SLURM_CPUS_PER_TASK=7"),
-        ({"SLURM_CPUS_PER_TASK": "7", "OMP_NUM_THREADS": "2"}, 64, 2, 2, "OMP_NUM_THREADS=2"),
+        ({}, 1, "the default, on any machine and for any number of workers"),
+        ({"OMP_NUM_THREADS": "3"}, 3, "OMP_NUM_THREADS=3"),
+        ({"SLURM_CPUS_PER_TASK": "7"}, 1, "the default, on any machine and for any number of workers"),
+        ({"SLURM_CPUS_PER_TASK": "7", "OMP_NUM_THREADS": "2"}, 2, "OMP_NUM_THREADS=2"),
     ],
 )
-def test_threads(env: dict[str, str], cpus: int, local_size: int, threads: int, why: str) -> None:
-    assert choose_threads(env, cpus, local_size) == (threads, why)
+def test_threads_that_nobody_gave(env: dict[str, str], threads: int, why: str) -> None:
+    assert choose_threads(env) == (threads, why)
 
 
-@pytest.mark.parametrize("text", ["0", "many", "-1"])
+@pytest.mark.parametrize(
+    ("text", "cpus", "local_size", "threads"),
+    [("3", 16, 2, 3), ("all", 16, 1, 16), ("all", 16, 3, 5), ("all", 2, 4, 1)],
+)
+def test_threads_as_typed(text: str, cpus: int, local_size: int, threads: int) -> None:
+    assert read_threads(text, cpus, local_size) == threads
+
+
+@pytest.mark.parametrize("text", ["0", "many", "-1", "\u00b2"])
 def test_threads_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="OMP_NUM_THREADS"):
-        choose_threads({"OMP_NUM_THREADS": text}, 8, 1)
+    with pytest.raises(BadInput, match=f"found OMP_NUM_THREADS='{text}', expected a number of threads"):
+        choose_threads({"OMP_NUM_THREADS": text})
+    with pytest.raises(BadInput, match=f"found --threads {text}, expected a number from 1 up, or all"):
+        read_threads(text, 8, 1)
+
+
+def test_idle_cpus_are_told() -> None:
+    assert idle_cpus(1, 16, local_workers(3, 2)).startswith("2 of 16 CPUs compute, one thread for each worker: ")
+    assert idle_cpus(1, 2, local_workers(2, None)) == idle_cpus(1, 2, 8) == idle_cpus(4, 16, 2) == ""
+
+
+def test_slurm_is_asked_for_the_allocated_cpus_and_enough_for_the_threads() -> None:
+    assert [cpus_per_task(*case) for case in ((None, ""), (1, "4"), (8, "4"), (1, ""), (2, "two"))] == [
+        None,
+        4,
+        8,
+        1,
+        2,
+    ]
 
 
 def test_locate_learns_hosts_from_the_ranks() -> None:

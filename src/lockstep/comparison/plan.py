@@ -20,6 +20,7 @@ from lockstep.report.units import plural
 from lockstep.train.records import write_document
 from lockstep.train.schema.plan_json import NAME, ComparisonPlan, Way, read_comparison_plan
 from lockstep.train.spec import RunSpec, source_of, versions
+from lockstep.world.resources import DEFAULT_THREADS
 
 NEW = "Start a new comparison"
 
@@ -29,12 +30,11 @@ def ways(
 ) -> tuple[Way, ...]:
     """Return the rows of a comparison: the same threads for all, every number of lanes, and `single` on all cores.
 
-    Threads not given means CPUs // workers, of the largest number of workers, for every row: kernels give other bits
-    at other thread counts. Of several numbers of workers, 1 is what `single` is.
+    Of several numbers of workers, 1 is what `single` is.
     """
     if len(set(strategies)) != len(strategies):
         raise BadInput(f"--strategies {','.join(strategies)}: each at most once")
-    threads = max(1, cpus // max(workers)) if spec.threads is None else spec.threads
+    threads = spec.threads or DEFAULT_THREADS
     common = replace(spec, threads=threads)
     rows = [
         Way(name=_label(name, counts, count, lanes, own), spec=replace(common, strategy=name, workers=count, lanes=own))

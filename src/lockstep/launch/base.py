@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lockstep.world.resources import OMP
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -26,7 +28,7 @@ class Job:
     nodes: int | None = None
     """The number of hosts, for launchers that can choose it."""
     threads: int | None = None
-    """Threads per worker."""
+    """Threads per worker; None: they are left to each rank."""
     extra: tuple[str, ...] = ()
     """More arguments for srun or mpirun."""
     variables: dict[str, str] = field(default_factory=dict)
@@ -81,4 +83,4 @@ def rendezvous_file() -> Iterator[str]:
 
 def threads_for(job: Job) -> dict[str, str]:
     """Return the variables that set a worker's number of threads, if the job has one."""
-    return {} if job.threads is None else {"OMP_NUM_THREADS": str(job.threads)}
+    return {} if job.threads is None else {OMP: str(job.threads)}

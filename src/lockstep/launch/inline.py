@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from pathlib import Path
 
-from lockstep.launch.base import Job, Launcher, Outcome
+from lockstep.launch.base import Job, Launcher, Outcome, threads_for
 from lockstep.registry import LauncherDescription
 
 LAUNCHER = LauncherDescription(
@@ -27,6 +28,7 @@ class Inline(Launcher):
 
             code = work(job.folder)
             return Outcome(code, {0: code} if code else {})
+        os.environ.update(threads_for(job))  # torch, which is not imported yet, reads it
         sys.argv = list(job.script)
         sys.path.insert(0, str(Path(job.script[0]).resolve().parent))
         runpy.run_path(job.script[0], run_name="__main__")

@@ -55,6 +55,7 @@ def arguments(job: Job, flavour: str) -> list[str]:
     command = ["mpirun", "-n", str(job.workers)]
     if flavour == "openmpi":
         command += ["--oversubscribe", "--bind-to", "none"]
+        command += [part for name in threads_for(job) for part in ("-x", name)]  # ranks of other hosts get it too
         if os.geteuid() == 0:
             command.append("--allow-run-as-root")
     else:

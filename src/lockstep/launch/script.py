@@ -15,18 +15,23 @@ from lockstep.train.failure import how_it_ended
 from lockstep.world.addresses import candidate_ports, free_port, job_of_parent, resolve
 from lockstep.world.detect import detect
 from lockstep.world.place import Place
+from lockstep.world.resources import OMP, choose_threads, idle_cpus, local_workers, read_threads, usable_cpus
 
 if TYPE_CHECKING:
     from lockstep.launch.start import LauncherOptions
 
 
 def launch_script(
-    script: tuple[str, ...], workers: int, launcher: str, threads: int | None, options: LauncherOptions
+    script: tuple[str, ...], workers: int, launcher: str, threads: str | None, options: LauncherOptions
 ) -> None:
-    """Start a script on `workers` workers and wait; raise with the first rank that failed."""
+    """Start a script on `workers` workers and wait; raise with the first rank that failed.
+
+    Every rank gets its number of threads (as typed, or None) as OMP_NUM_THREADS, under every launcher.
+    """
     if not Path(script[0]).is_file():
         raise BadInput(f"the script {script[0]} does not exist: check its path")
     chosen = find(launcher, workers)
+    count = _threads(threads, local_workers(workers, options.nodes), elsewhere=options.nodes is not None)
     rendezvous = {}
     if LAUNCHERS.get(launcher).local_rendezvous and "MASTER_ADDR" not in os.environ:
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -35,7 +40,7 @@ def launch_script(
             workers=workers,
             script=script,
             nodes=options.nodes,
-            threads=threads,
+            threads=count,
             extra=options.extra,
             variables=rendezvous,
         )
@@ -45,6 +50,17 @@ def launch_script(
         if who is None:
             raise RunFailed(f"{script[0]} failed: {launcher} ended with exit code {outcome.code}")
         raise RunFailed(f"rank {who[0]} of {script[0]} failed: {how_it_ended(who[1])}")
+
+
+def _threads(typed: str | None, local_size: int, *, elsewhere: bool) -> int:
+    """Return the threads of each rank; say so if the default leaves CPUs of this machine idle."""
+    if typed is not None:
+        return read_threads(typed, usable_cpus(), local_size)
+    threads, _ = choose_threads(os.environ)
+    idle = idle_cpus(threads, usable_cpus(), local_size)
+    if idle and OMP not in os.environ and not elsewhere:
+        print(f"lockstep: {idle}", file=sys.stderr, flush=True)  # noqa: T201
+    return threads
 
 
 def variables(place: Place) -> dict[str, str]:

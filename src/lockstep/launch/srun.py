@@ -41,10 +41,19 @@ def arguments(job: Job) -> list[str]:
     command = ["srun", f"--ntasks={job.workers}", "--kill-on-bad-exit=1", "--wait=60", "--unbuffered"]
     if job.nodes is not None:
         command.append(f"--nodes={job.nodes}")
-    cpus = str(job.threads) if job.threads else os.environ.get("SLURM_CPUS_PER_TASK")
+    cpus = cpus_per_task(job.threads, os.environ.get("SLURM_CPUS_PER_TASK", ""))
     if cpus is not None:
         command.append(f"--cpus-per-task={cpus}")  # since 22.05 a step does not inherit it
     return [*command, *job.extra, *job.foreign_command]
+
+
+def cpus_per_task(threads: int | None, allocated: str) -> int | None:
+    """Return the CPUs to ask for each rank: those of the allocation, and enough for its threads; None: Slurm's default.
+
+    A rank that computes with fewer threads uses the rest of its CPUs for loading data.
+    """
+    cpus = max(threads or 0, int(allocated) if allocated.isdigit() else 0)
+    return cpus or None
 
 
 def read_line(line: str, exits: dict[int, int]) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockstep import process_wide
 from lockstep.errors import BadInput, RunFailed
 from lockstep.launch import find
 from lockstep.launch.base import Job
@@ -15,7 +17,7 @@ from lockstep.train.failure import first_cause, report
 from lockstep.train.records import CannotWrite, write_document
 from lockstep.train.schema.result_json import NAME as RESULT
 from lockstep.train.schema.result_json import Failed
-from lockstep.world.resources import usable_cpus
+from lockstep.world.resources import choose_threads
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -42,7 +44,7 @@ def start_run(spec: RunSpec, out: Path, options: LauncherOptions = LauncherOptio
     4. A failure becomes one report, which is also in the run folder's result.
     """
     description = describe(spec.strategy)
-    spec, out = with_own_launch(spec), out.absolute()
+    spec, out = with_own_launch(with_threads(spec)), out.absolute()
     count = description.processes(spec.workers)
     launcher = SelfLaunching() if spec.launcher == ITSELF else find(spec.launcher, count)
     if spec.launcher == "inline":
@@ -68,12 +70,18 @@ def start_run(spec: RunSpec, out: Path, options: LauncherOptions = LauncherOptio
 
 
 def with_own_launch(spec: RunSpec) -> RunSpec:
-    """Return the spec of a peer with its documented launcher, and the threads that our own strategies would get."""
+    """Return the spec of a peer with its documented launcher."""
     description = describe(spec.strategy)
     if not isinstance(description, PeerDescription):
         return spec
-    threads = spec.threads or max(1, usable_cpus() // max(1, spec.workers))
-    return replace(spec, launcher=description.launcher or ITSELF, threads=threads)
+    return replace(spec, launcher=description.launcher or ITSELF)
+
+
+def with_threads(spec: RunSpec) -> RunSpec:
+    """Return the spec with its number of threads, so that every rank, wherever it runs, has the same."""
+    if spec.threads is not None or process_wide.leave("threads"):
+        return spec
+    return replace(spec, threads=choose_threads(os.environ)[0])
 
 
 def _preflight_in_server(spec: RunSpec, out: Path) -> None:

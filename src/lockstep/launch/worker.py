@@ -64,16 +64,12 @@ def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]
 def _join(spec: RunSpec, place: Place) -> World:
     from lockstep.registry import describe
     from lockstep.world.join import join
-    from lockstep.world.resources import usable_cpus
 
-    threads, description = spec.threads, describe(spec.strategy)
-    if threads is None and description.one_process and spec.workers > 1:
-        threads = max(1, usable_cpus() // spec.workers)
     return join(
         device=spec.device,
         backend=spec.backend,
-        prefer_shared_memory=description.shares_memory,
-        threads=threads,
+        prefer_shared_memory=describe(spec.strategy).shares_memory,
+        threads=spec.threads,
         place=place,
     )
 

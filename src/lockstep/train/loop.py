@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from lockstep.train.resume import holding
 from lockstep.train.schema.rank_jsonl import HeaderLine
 from lockstep.train.steps import StepLog
 from lockstep.train.trainer import Trainer
+from lockstep.world.resources import idle_cpus, usable_cpus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +70,8 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     started = time.time()
     label = f"{recipe.name} {spec.strategy}, {world.size} worker{'s' if world.size > 1 else ''}"
     shown = spec.progress and world.rank == 0
+    if shown and (idle := _idle_cpus(spec, world)):
+        print(f"lockstep: {idle}", file=sys.stderr, flush=True)  # noqa: T201
     with Progress(plan.steps, label=label, shown=shown, first=trainer.steps) as progress:
         between = Between(
             trainer=trainer,
@@ -97,6 +101,12 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         most_weights=spec.most_weights,
     )
     leave_result(folder, trainer.mesh, log, ended)
+
+
+def _idle_cpus(spec: RunSpec, world: World) -> str:
+    """Say that CPUs of this host are idle; empty if an accelerator computes."""
+    local_size = max(world.local_size, spec.workers if world.size == 1 else 1)  # `dp` has its workers in one process
+    return idle_cpus(world.threads, usable_cpus(), local_size) if world.device == "cpu" else ""
 
 
 def run_steps(

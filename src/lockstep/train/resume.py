@@ -62,7 +62,7 @@ def read_standing(folder: Path) -> Standing:
 def resumed_spec(standing: Standing, given: Mapping[str, Any]) -> RunSpec:
     """Return the settings to go on with: as before, but for what is given (None: not given).
 
-    Lanes and threads are the checkpoint's unless given: their default depends on the number of workers.
+    Lanes and threads are the checkpoint's unless given: the recipe and OMP_NUM_THREADS may be others by now.
     """
     old, asked = standing.setup.spec, {name: value for name, value in given.items() if value is not None}
     arithmetic = standing.header.arithmetic

@@ -36,7 +36,14 @@ class RunSpec(Settings):
     recipe: str
     """`file.py`, `file.py:function` or a built-in name."""
     launcher: Annotated[str, Option(help="{launchers}.", default="who started this, or spawn", only="run")] = "inline"
-    threads: Annotated[int | None, Option(help="Threads per worker.", default="CPUs // workers", least=1)] = None
+    threads: Annotated[
+        int | None,
+        Option(
+            help="Threads per worker, or `all`: the CPUs, shared out over a host's workers.",
+            default="OMP_NUM_THREADS, else 1",
+            reads=str,
+        ),
+    ] = None
     device: Annotated[str, Option(help="What to compute on.", reads=Device)] = "auto"
     backend: Annotated[str | None, Option(help="torch.distributed backend.", only="run")] = None
     steps: Annotated[int | None, Option(help="Stop after so many steps.")] = None

@@ -14,7 +14,7 @@ from lockstep.errors import BadInput, LockstepError
 from lockstep.world.addresses import interface_towards, resolve
 from lockstep.world.detect import detect
 from lockstep.world.place import Place, World
-from lockstep.world.resources import choose_device, choose_threads, usable_cpus
+from lockstep.world.resources import choose_device, choose_threads
 
 if TYPE_CHECKING:
     from lockstep.torch_compat.distributed import Store
@@ -35,7 +35,7 @@ def join(
     """Join the world in which this process was started, under any launcher, and return it.
 
     Use it as a context manager: at its end the connections are closed. A process without a launcher is a world of one
-    rank. `place` overrides the environment.
+    rank. `place` overrides the environment. Threads not given are OMP_NUM_THREADS, else 1, under every launcher.
     """
     import torch
 
@@ -54,7 +54,7 @@ def join(
         place = _wait_for_ranks(store, place, join_seconds)
     chosen = choose_device(device, place)
     if threads is not None or not process_wide.leave("threads"):
-        torch.set_num_threads(threads or choose_threads(os.environ, usable_cpus(), place.local_size)[0])
+        torch.set_num_threads(threads or choose_threads(os.environ)[0])
     if chosen != "cpu":
         torch.accelerator.set_device_index(torch.device(chosen).index)
     if backend is None and prefer_shared_memory and chosen == "cpu" and place.nodes == 1 and not no_shm:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput
-from lockstep.world.resources import choose_threads, usable_cpus
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -109,10 +107,11 @@ class World:
 
     @classmethod
     def alone(cls, *, device: str = "cpu", threads: int | None = None) -> World:
-        """Return a world of one rank, for code without a launcher."""
-        place = Place(launcher="inline")
-        count, _ = choose_threads(os.environ, usable_cpus(), 1)
-        return cls.at(place, device=device, threads=threads or count, backend=None)
+        """Return a world of one rank, for code without a launcher; torch's number of threads stays as it is."""
+        import torch
+
+        threads = threads or torch.get_num_threads()
+        return cls.at(Place(launcher="inline"), device=device, threads=threads, backend=None)
 
     @classmethod
     def at(cls, place: Place, *, device: str, threads: int, backend: str | None) -> World:
