@@ -49,8 +49,9 @@ $(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[docs]'
 	@touch $(VENV)/base $@
 
+# One lane per worker: the stock strategies then have no accumulation to do, and every strategy pays for itself alone.
 compare: $(VENV)/base
-	$(BIN)/lockstep compare $(ARGS)
+	$(BIN)/lockstep compare $(or $(ARGS),--lanes 2)
 
 # Types and style do not depend on torch's version: they are checked on the one of constraints.txt.
 test: $(if $(TORCH),$(VENV)/dev,check)

@@ -246,12 +246,14 @@ def _show_run(folder: Path, json: bool) -> None:
     import msgspec
 
     from lockstep.report.collect import read_finished
+    from lockstep.report.reproduce import reproduce
 
     run = read_finished(folder)
     if json:
         result = msgspec.to_builtins(run.result)
         evaluations = [msgspec.to_builtins(line) for line in run.evaluations]
         shown = {"out": str(folder), "losses": run.losses, "evaluations": evaluations, "result": result}
+        shown["reproduce"] = reproduce(run, Path.cwd())
         typer.echo(jsonlib.dumps(shown, indent=1))
         return
     from lockstep.report.render import console, evaluation_table, loss_table, run_lines

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -36,7 +37,8 @@ def compare(
     lanes: Annotated[
         str | None,
         typer.Option(
-            help="Fixed slices of the global batch; several, as 2,4,8, show what they cost.", show_default="the workers"
+            help="Fixed slices of the global batch; several, as 2,4,8, show what they cost.",
+            show_default="the recipe's, else the most workers",
         ),
     ] = None,
     launcher: Launcher = "spawn",
@@ -72,7 +74,7 @@ def compare(
     else:
         names = _strategies(strategies, peers)
         counts = _numbers("--workers", workers)
-        rows = Rows(names, counts, _numbers("--lanes", lanes) if lanes is not None else [max(counts)])
+        rows = Rows(names, counts, [None] if lanes is None else _numbers("--lanes", lanes))
         plan = _new_plan({**given, "launcher": launcher}, rows, repeats, time_limit)
         name = stem(plan.ways[0].spec.recipe)
         folder = create_folder(out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{name}")
@@ -93,8 +95,8 @@ class Rows(NamedTuple):
     """By name."""
     workers: list[int]
     """How many, ascending."""
-    lanes: list[int]
-    """How many, ascending."""
+    lanes: Sequence[int | None]
+    """How many, ascending; None: as the recipe says, else as many as the most workers."""
 
 
 def _new_plan(given: Given, rows: Rows, repeats: int | None, time_limit: float | None) -> ComparisonPlan:
@@ -105,12 +107,17 @@ def _new_plan(given: Given, rows: Rows, repeats: int | None, time_limit: float |
     from lockstep.world.resources import choose_threads, usable_cpus
 
     short = "steps" not in given and "epochs" not in given
-    decided = {"recipe": DEFAULT_RECIPE, "most_steps": STEPS if short else None, "progress": False}
+    decided = {
+        "recipe": DEFAULT_RECIPE,
+        "default_lanes": max(rows.workers),
+        "most_steps": STEPS if short else None,
+        "progress": False,
+    }
     cpus = usable_cpus()
     given = {"threads": str(choose_threads(os.environ)[0]), **given}
     spec = RunSpec(**{**decided, **with_threads(given, max(rows.workers))})
     return ComparisonPlan(
-        title=trained(stem(spec.recipe), rows.lanes),
+        title=trained(stem(spec.recipe), filter(None, rows.lanes)),
         command=shlex.join(["lockstep", *sys.argv[1:]]),
         ways=ways(spec, *rows, cpus),
         repeats=repeats or REPEATS,

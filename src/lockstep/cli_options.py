@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from lockstep.recipe import BUILT_IN
-from lockstep.settings import Option
+from lockstep.settings import Option, option_of
 from lockstep.train.spec import DEFAULT_RECIPE, RunSpec
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -84,11 +84,6 @@ def setting_parameters(spec: type[RunSpec], command: str) -> list[inspect.Parame
             kind = option.reads or hints[field.name].__origin__
             parameters.append(_parameter(field.name, kind, _as_typer(field.name, kind, option, field.default)))
     return parameters
-
-
-def option_of(hint: Any) -> Option | None:
-    """Return the `Option` of a field, by the field's type."""
-    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Option)), None)
 
 
 _RECIPE = typer.Argument(help=f"file.py, file.py:function, {listed(BUILT_IN)}.", show_default=DEFAULT_RECIPE)

@@ -29,6 +29,13 @@ class Option:
     """What is read from the command line, if that is not the field's type: a path, or one of several words."""
     only: str = ""
     """The one command that has it; empty: every command that trains."""
+    bits: bool = False
+    """Whether the trained bits depend on it: then it is in the line that gives them again."""
+
+
+def option_of(hint: Any) -> Option | None:
+    """Return the `Option` of a field, by its type as `get_type_hints` gives it."""
+    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Option)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +49,21 @@ class Settings:
         Option(
             help="Fixed slices of the global batch; more lanes than workers is accumulation.",
             default="the recipe's, else the workers",
+            bits=True,
         ),
     ] = None
-    seed: Annotated[int | None, Option(help="Of weights, order and dropout.", default="the recipe's")] = None
-    sync_batchnorm: Annotated[bool, Option(help="BatchNorm over all workers; results then depend on their number.")] = (
-        False
-    )
+    seed: Annotated[int | None, Option(help="Of weights, order and dropout.", default="the recipe's", bits=True)] = None
+    sync_batchnorm: Annotated[
+        bool, Option(help="BatchNorm over all workers; results then depend on their number.", bits=True)
+    ] = False
     exact: Annotated[
         bool,
-        Option(help="A running sum per worker; the bits then depend on their number.", off="--inexact", only="run"),
+        Option(
+            help="A running sum per worker; the bits then depend on their number.",
+            off="--inexact",
+            only="run",
+            bits=True,
+        ),
     ] = True
     measure: Annotated[bool, Option(help="Note only time and loss: no parts, no fingerprints.", off="--no-measure")] = (
         True

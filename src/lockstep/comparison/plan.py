@@ -26,10 +26,11 @@ NEW = "Start a new comparison"
 
 
 def ways(
-    spec: RunSpec, strategies: Sequence[str], workers: Sequence[int], lanes: Sequence[int], cpus: int
+    spec: RunSpec, strategies: Sequence[str], workers: Sequence[int], lanes: Sequence[int | None], cpus: int
 ) -> tuple[Way, ...]:
     """Return the rows of a comparison: the same threads for all, every number of lanes, and `single` on all cores.
 
+    A number of lanes that is None is the recipe's.
     Of several numbers of workers, 1 is what `single` is.
     """
     if len(set(strategies)) != len(strategies):
@@ -57,12 +58,12 @@ def _counts(strategy: str, workers: Sequence[int], with_baseline: bool) -> list[
     return [count for count in workers if count > 1 or not with_baseline] if len(workers) > 1 else list(workers)
 
 
-def _label(strategy: str, counts: Sequence[int], count: int, lanes: Sequence[int], own: int) -> str:
+def _label(strategy: str, counts: Sequence[int], count: int, lanes: Sequence[int | None], own: int | None) -> str:
     """Return a row's name: the strategy, and what tells it from its neighbours."""
     parts = [strategy]
     if len(counts) > 1:
         parts.append(plural(count, "worker"))
-    if len(lanes) > 1:
+    if len(lanes) > 1 and own is not None:
         parts.append(plural(own, "lane"))
     return ", ".join(parts)
 

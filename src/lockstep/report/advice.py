@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from lockstep.registry import BASELINE, DEFAULT
-from lockstep.report.parity import promises_bits
 from lockstep.report.rows import Row
 from lockstep.report.sweep import sweeps
 from lockstep.report.units import plural
+from lockstep.train.same_bits import promises_bits
 
 NOTICED = 1.02
 """Times the least memory, from which more of it is worth a word."""
@@ -17,14 +17,15 @@ MANY_TIMES = 1.5
 """From here on a factor says more than a percentage."""
 
 
-def recommend(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the recommendation, a sentence each; empty if nothing ran."""
+def recommend(rows: Sequence[Row], cpus: int) -> tuple[str, ...]:
+    """Return the recommendation, a sentence each; empty if nothing ran. `cpus` could compute, or 0: not known."""
     ran = [row for row in rows if row.step_seconds and row.step_spread and row.finite]
     if not ran:
         return ()
     fastest = min(ran, key=lambda row: row.step_seconds or math.inf)
     equals = [row for row in ran if row is not fastest and _overlap(fastest, row)]
     sentences = [_tie(fastest, equals) if equals else _winner(fastest, ran), _leanest(fastest, ran), _lanes(ran)]
+    sentences.append(_idle(ran, cpus))
     unfit = [row.name for row in rows if row.why_not.startswith("does not fit")]
     if unfit:
         sentences.append(f"{_list(unfit)} did not fit into memory.")
@@ -75,6 +76,17 @@ def _lanes(ran: Sequence[Row]) -> str:
     return (
         f"{few.strategy}{workers}: {many.lanes} lanes in place of {few.lanes} {_cost(few, many)}; "
         f"they hold the bits for up to {plural(many.lanes, 'worker')}."
+    )
+
+
+def _idle(ran: Sequence[Row], cpus: int) -> str:
+    """Say that CPUs were idle in every row of several workers; empty if they were not."""
+    used = [row.workers * row.threads for row in ran if row.strategy != BASELINE]
+    if not used or max(used) >= cpus:
+        return ""
+    return (
+        f"At most {max(used)} of {cpus} CPUs computed with several workers: more --workers, or --threads all, would "
+        "use the rest."
     )
 
 

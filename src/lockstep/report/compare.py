@@ -119,16 +119,22 @@ def judge(title: str, ways: Sequence[Measured], *, settings: Mapping[str, Settin
         replace(row, notes=notes(row, runs.get(row.name, ()), first, way.why_not))
         for row, way in zip(rows, ways, strict=True)
     ]
+    hosts = tuple(dict.fromkeys(rank.host for row in rows for rank in row.ranks if rank.host))
     return Comparison(
         title=title,
         rows=tuple(rows),
-        recommendation=recommend(rows),
+        recommendation=recommend(rows, _usable_cpus(first, hosts)),
         settings={**(shared_settings(first, list(firsts)) if first else {}), **(settings or {})},
         versions=dict(first.setup.versions) if first else {},
-        hosts=tuple(dict.fromkeys(rank.host for row in rows for rank in row.ranks if rank.host)),
+        hosts=hosts,
         curve=curve(rows),
         runs=runs,
     )
+
+
+def _usable_cpus(first: FinishedRun | None, hosts: Sequence[str]) -> int:
+    """Return the CPUs that could compute; 0 if an accelerator does, or if there are several hosts."""
+    return first.setup.cpus if first is not None and first.result.device == "cpu" and len(hosts) == 1 else 0
 
 
 def shared_settings(run: FinishedRun, lanes: Sequence[int]) -> dict[str, Setting]:

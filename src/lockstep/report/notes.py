@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.report.collect import FinishedRun
-from lockstep.report.parity import promises_bits, unsteady
+from lockstep.report.parity import unsteady
 from lockstep.report.rows import Row
 from lockstep.report.units import size
 from lockstep.report.wording import written
 from lockstep.train.checkpoint_header import BITS_DEPEND_ON
+from lockstep.train.same_bits import promises_bits
 from lockstep.train.schema.result_json import NAME as RESULT
 
 OUTLIER = 1.5

@@ -16,9 +16,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lockstep.registry import PEERS, described
+from lockstep.registry import PEERS
 from lockstep.report.collect import FinishedRun
 from lockstep.report.units import plural
+from lockstep.train.same_bits import promises_bits
 from lockstep.train.schema.fingerprints_jsonl import Fingerprint, FingerprintLine
 from lockstep.train.weights_difference import MOST_BYTES, largest_difference, too_large
 
@@ -124,12 +125,6 @@ def likely_cause(first: FinishedRun, other: FinishedRun, parted: Parting | None)
 def first_of_its_lanes(lanes: int) -> str:
     """Return the parity of the first row with another number of lanes than the rows before."""
     return f"{OTHER_LANES}: the others with {plural(lanes, 'lane')} are compared with this"
-
-
-def promises_bits(strategy: str) -> bool:
-    """Say whether a strategy gives the same bits on any number of workers; False for one that is not known here."""
-    description = described(strategy)
-    return description is not None and description.exact
 
 
 def unsteady(runs: Sequence[FinishedRun]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lockstep.report.reproduce import reproduce, with_digest
 from lockstep.report.units import plural
+from lockstep.train.same_bits import bits_hold_for
 from lockstep.train.weights import NAME as WEIGHTS
 
 if TYPE_CHECKING:
@@ -59,17 +62,18 @@ def run_lines(run: FinishedRun) -> list[str]:
     how = f"{spec.strategy} on {plural(spec.workers, 'worker')} by {spec.launcher}, {lanes}"
     since = f" (from step {result.resumed[-1].step} on)" if result.resumed else ""
     speed = f"{result.steps} steps{since} in {result.seconds:.2f} s, {result.samples_per_second:.0f} samples/s"
-    coupled = result.depends_on_workers
-    depends = f" (depends on the number of workers: {coupled})" if coupled else ""
+    holds = bits_hold_for(spec, lanes=setup.plan.lanes, global_batch=setup.recipe.global_batch)
     ran = [f"{what}: {said}" for what, said in (("exchange", result.exchange), ("optimizer", result.optimizer)) if said]
     return [
         f"{setup.recipe.name} with {how}, {plural(result.threads, 'thread')} each, {result.device}",
         f"{speed}, {result.memory_measure} {memory} MiB",
         *([", ".join(ran)] if ran else []),
         f"evaluation: {metrics or 'none'}",
-        f"digest {result.digest}{depends}",
+        f"digest {result.digest}",
+        holds,
         f"run folder {run.folder}",
         *([f"weights {run.folder / WEIGHTS}"] if (run.folder / WEIGHTS).is_file() else []),
+        with_digest(reproduce(run, Path.cwd()), result.digest),
     ]
 
 

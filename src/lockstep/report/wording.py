@@ -47,8 +47,11 @@ def groups(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
 
 
 def trained(recipe: str, lanes: Iterable[int]) -> str:
-    """Return what all ways of a comparison train, and in how many lanes."""
-    *several, last = sorted(set(lanes))
+    """Return what all ways of a comparison train, and in how many lanes, as far as that is known."""
+    known = sorted(set(lanes))
+    if not known:
+        return recipe
+    *several, last = known
     before = f"{', '.join(map(str, several))} and " if several else ""
     return f"{recipe}: {before}{plural(last, 'lane')}"
 

@@ -20,6 +20,7 @@ from lockstep.train.progress import Progress
 from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
 from lockstep.train.resume import holding
+from lockstep.train.same_bits import bits_hold_for, depends_on_workers, same_bits_up_to
 from lockstep.train.schema.rank_jsonl import HeaderLine
 from lockstep.train.steps import StepLog
 from lockstep.train.trainer import Trainer
@@ -70,8 +71,8 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     started = time.time()
     label = f"{recipe.name} {spec.strategy}, {world.size} worker{'s' if world.size > 1 else ''}"
     shown = spec.progress and world.rank == 0
-    if shown and (idle := _idle_cpus(spec, world)):
-        print(f"lockstep: {idle}", file=sys.stderr, flush=True)  # noqa: T201
+    if shown:
+        _announce(spec, world, recipe, plan)
     with Progress(plan.steps, label=label, shown=shown, first=trainer.steps) as progress:
         between = Between(
             trainer=trainer,
@@ -82,7 +83,6 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
             keeper=Keeper(folder, recipe.name, spec.checkpoint_every, records),
         )
         seconds = run_steps(trainer, _all_batches(trainer, recipe, dataset, plan), log, progress, between)
-    why = {"SyncBatchNorm": spec.sync_batchnorm, "inexact sum": not spec.exact}
     ended = Ended(
         plan=plan,
         recipe=recipe,
@@ -94,7 +94,8 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         seconds=seconds,
         paused=between.fingerprints.seconds if between.fingerprints else 0.0,
         evaluation_seconds=between.evaluations.seconds,
-        depends_on_workers=", ".join(name for name, asked in why.items() if asked),
+        depends_on_workers=depends_on_workers(spec),
+        same_bits_up_to=same_bits_up_to(spec, plan.lanes),
         how=trainer.strategy.how(),
         checkpoint_seconds=between.keeper.seconds,
         resumed=resumed,
@@ -103,10 +104,14 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     leave_result(folder, trainer.mesh, log, ended)
 
 
-def _idle_cpus(spec: RunSpec, world: World) -> str:
-    """Say that CPUs of this host are idle; empty if an accelerator computes."""
-    local_size = max(world.local_size, spec.workers if world.size == 1 else 1)  # `dp` has its workers in one process
-    return idle_cpus(world.threads, usable_cpus(), local_size) if world.device == "cpu" else ""
+def _announce(spec: RunSpec, world: World, recipe: Recipe, plan: Plan) -> None:
+    """Say for how many workers the bits hold, and which CPUs are idle, while there is still time to change it."""
+    lines = [bits_hold_for(spec, lanes=plan.lanes, global_batch=recipe.global_batch)]
+    if world.device == "cpu":
+        local_size = spec.workers if world.size == 1 else world.local_size  # `dp` has its workers in one process
+        lines.append(idle_cpus(world.threads, usable_cpus(), local_size))
+    for line in filter(None, lines):
+        print(f"lockstep: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def run_steps(

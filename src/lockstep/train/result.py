@@ -60,7 +60,9 @@ class Ended:
     paused: float = 0.0
     """Seconds between steps in which the weights were looked at; not part of `seconds`."""
     depends_on_workers: str = ""
-    """What makes the digest depend on the number of workers, if anything does."""
+    """Which setting makes the digest depend on the number of workers, if any does."""
+    same_bits_up_to: int = 0
+    """On how many workers, from 1 up to this, the digest is the same; 0 if it depends on their number."""
     how: How = field(default_factory=How)
     """How the strategy ran."""
     checkpoint_seconds: float = 0.0
@@ -148,6 +150,7 @@ def _result(
         measured=log.measure,
         digest=ended.digest,
         depends_on_workers=ended.depends_on_workers,
+        same_bits_up_to=ended.same_bits_up_to,
         exchange=ended.how.exchange,
         optimizer=ended.how.optimizer,
         seconds=ended.seconds,

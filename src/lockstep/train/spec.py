@@ -42,21 +42,26 @@ class RunSpec(Settings):
             help="Threads per worker, or `all`: the CPUs, shared out over a host's workers.",
             default="OMP_NUM_THREADS, else 1",
             reads=str,
+            bits=True,
         ),
     ] = None
-    device: Annotated[str, Option(help="What to compute on.", reads=Device)] = "auto"
+    default_lanes: int | None = None
+    """Lanes if neither the run nor the recipe sets them; None: as many as workers."""
+    device: Annotated[str, Option(help="What to compute on.", reads=Device, bits=True)] = "auto"
     backend: Annotated[str | None, Option(help="torch.distributed backend.", only="run")] = None
-    steps: Annotated[int | None, Option(help="Stop after so many steps.")] = None
+    steps: Annotated[int | None, Option(help="Stop after so many steps.", bits=True)] = None
     most_steps: int | None = None
     """Stop after so many steps if the recipe has more."""
     epochs: Annotated[int | None, Option(help="Passes over the data.", default="the recipe's")] = None
-    global_batch: Annotated[int | None, Option(help="Samples per step over all workers.", default="the recipe's")] = (
-        None
-    )
-    drop_last: Annotated[bool, Option(help="Leave out a short last batch of an epoch.")] = False
+    global_batch: Annotated[
+        int | None, Option(help="Samples per step over all workers.", default="the recipe's", bits=True)
+    ] = None
+    drop_last: Annotated[bool, Option(help="Leave out a short last batch of an epoch.", bits=True)] = False
     data: Annotated[
         str | None,
-        Option(help="Data for the recipe, e.g. the CIFAR-100 archive.", default="made up in memory", reads=Path),
+        Option(
+            help="Data for the recipe, e.g. the CIFAR-100 archive.", default="made up in memory", reads=Path, bits=True
+        ),
     ] = None
     progress: bool = True
     """Whether rank 0 shows how far it is."""
@@ -76,8 +81,9 @@ class RunSpec(Settings):
 
     def load(self) -> Recipe:
         """Load the recipe with this run's changes applied."""
-        changes = {name: getattr(self, name) for name in ("lanes", "epochs", "global_batch", "seed")}
-        return load(self.recipe, self.data).override(**changes, drop_last=self.drop_last or None)
+        changes = {name: getattr(self, name) for name in ("epochs", "global_batch", "seed")}
+        recipe = load(self.recipe, self.data).override(**changes, drop_last=self.drop_last or None)
+        return recipe.override(lanes=self.lanes or (self.default_lanes if recipe.lanes is None else None))
 
     def plan(self, recipe: Recipe, data: Any) -> Plan:
         """Check the recipe and its training data against this run's workers."""

@@ -102,3 +102,14 @@ def test_a_terminal_tells_the_first_row_of_each_number_of_lanes() -> None:
     parity = next(column for column in columns(rows) if column.heading == "parity")
     assert parity.brief is not None
     assert [parity.brief(row) for row in rows[:2] + rows[3:5]] == ["first", "same bits", "first", "same bits"]
+
+
+def test_idle_cpus_are_told() -> None:
+    """Every row of several workers used two of eight CPUs; on two CPUs there is nothing to say."""
+    idle = "At most 2 of 8 CPUs computed with several workers: more --workers, or --threads all, would use the rest."
+    many = judge("t", [way(one, run(one, 2, cpus=8)) for one in ("ddp", "torch-ddp")])
+    assert idle in many.recommendation
+    few = judge("t", [way(one, run(one, 2, cpus=2)) for one in ("ddp", "torch-ddp")])
+    assert "CPUs computed" not in " ".join(few.recommendation)
+    elsewhere = judge("t", [way("ddp", run("ddp", 2, cpus=8, device="cuda:0"))])
+    assert "CPUs computed" not in " ".join(elsewhere.recommendation)

@@ -96,6 +96,7 @@ def result_of(ranks: Sequence[RankResult], steps: int, **changes: Any) -> Done:
         measured=True,
         digest=digest("a"),
         depends_on_workers="",
+        same_bits_up_to=0,
         exchange="",
         optimizer="",
         seconds=steps * slowest.step_seconds,

@@ -68,7 +68,9 @@ class Done(Document, frozen=True, kw_only=True, tag_field="outcome", tag="done")
     digest: Digest
     """Of the trained state."""
     depends_on_workers: str
-    """What makes the digest depend on the number of workers; empty if nothing does."""
+    """Which setting makes the digest depend on the number of workers; empty if none does."""
+    same_bits_up_to: Count
+    """On how many workers, from 1 up to this, the digest is the same; 0 if a setting or the strategy prevents it."""
     exchange: str
     """How partial sums went between workers; empty for one worker."""
     optimizer: str
