@@ -68,7 +68,7 @@ def test_inline(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["inline", "spawn", "torchrun"])
 @pytest.mark.parametrize(
     ("typed", "env", "threads"),
-    [([], {}, 1), ([], {"OMP_NUM_THREADS": "3"}, 3), (["--threads", "2"], {"OMP_NUM_THREADS": "3"}, 2)],
+    [([], {}, 1), ([], {"OMP_NUM_THREADS": "2"}, 2), (["--threads", "1"], {"OMP_NUM_THREADS": "2"}, 1)],
 )
 def test_threads_of_one_worker(name: str, typed: list[str], env: dict[str, str], threads: int, tmp_path: Path) -> None:
     """What is typed, else the variable, else one: under every launcher, also for `join()`."""
