@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from lockstep.errors import BadInput, RunFailed
 from lockstep.launch.start import start_run
 from lockstep.report.collect import FinishedRun, read_finished
-from lockstep.train.schema.rank_jsonl import evaluations_of, rank_path, read_rank
+from lockstep.train.checkpoint_folder import kept
+from lockstep.train.resume import read_standing, resumed_spec
+from lockstep.train.schema.rank_jsonl import evaluations_of, rank_path, read_rank, steps_of
 from lockstep.train.spec import RunSpec
 from tests.commands import RECIPES, inside
 
@@ -90,8 +95,8 @@ def test_a_comparison_evaluates_only_at_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([RECIPE, "--eval-every", "0"], "--eval-every 0: at least 1 step is needed between evaluations"),
-        ([f"{RECIPE}:without", "--eval-every", "2"], "--eval-every 2: the recipe watched has no evaluation; give it"),
+        ([RECIPE, "--eval-every", "0"], "--eval-every 0: give a number of steps, at least 1"),
+        ([f"{RECIPE}:without", "--eval-every", "2"], "--eval-every: the recipe watched has no evaluation. Give it one"),
     ],
 )
 def test_refusals_before_anything_starts(
@@ -105,3 +110,87 @@ def test_refusals_before_anything_starts(
     assert done.code == 2, done.text
     assert message in done.err
     assert not (tmp_path / "out").exists()
+
+
+BEST: dict[str, Any] = {"eval_every": 1, "keep_best": "accuracy"}
+"""The recipe `peaks` is best after 4 steps."""
+TWO: dict[str, Any] = {"strategy": "ddp", "workers": 2, "launcher": "spawn"}
+
+
+@pytest.fixture(scope="module")
+def peaked(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """A run that nothing disturbs, with patience for 3 evaluations."""
+    return train(tmp_path_factory.mktemp("peaked") / "out", ":peaks", **BEST, **TWO, patience=3, checkpoint_every=5)
+
+
+def test_the_best_weights_are_those_of_the_best_step(tmp_path: Path, plain: FinishedRun) -> None:
+    whole = train(tmp_path / "whole", ":peaks", **BEST, **TWO)
+    assert whole.result.digest == plain.result.digest, "writing the best weights changes no bit"
+    assert whole.result.best is not None
+    assert (whole.result.best.metric, whole.result.best.steps) == ("accuracy", 4)
+    assert whole.result.best.value == pytest.approx(0.9)
+    short = train(tmp_path / "short", ":peaks", steps=4)
+    best, final = load_file(whole.folder / "best.safetensors"), load_file(short.folder / "final.safetensors")
+    assert best.keys() == final.keys()
+    assert all(torch.equal(best[name], final[name]) for name in best)
+
+
+def test_a_run_stops_when_nothing_improves(peaked: FinishedRun, tmp_path: Path) -> None:
+    assert peaked.result.steps == 7
+    assert peaked.result.stopped == "accuracy has not improved for 3 evaluations, after 7 steps"
+    assert len(peaked.losses) == 7
+    assert [line.steps for line in peaked.evaluations] == [1, 2, 3, 4, 5, 6, 7]
+    assert peaked.fingerprints[-1].step == 6, "as of any last step"
+    assert kept(peaked.folder)[0].name == "checkpoint-000007.safetensors"
+    assert peaked.result.digest == train(tmp_path / "out", ":peaks", steps=7).result.digest
+
+
+def test_a_resumed_run_stops_where_an_undisturbed_one_does(tmp_path: Path, peaked: FinishedRun) -> None:
+    """It died after 5 steps: the best value and one evaluation without a better one are in the checkpoint."""
+    out = tmp_path / "out"
+    with pytest.raises(RunFailed, match=r"rank 1 .* failed at step 5"):
+        train(out, ":peaks_and_dies", **BEST, **TWO, patience=3, checkpoint_every=5)
+    changes = {"recipe": f"{RECIPE}:peaks", "workers": 1, "strategy": "single"}
+    run = read_finished(start_run(resumed_spec(read_standing(out), changes), out))
+    assert [one.step for one in run.result.resumed] == [5]
+    assert (run.result.steps, run.result.stopped) == (peaked.result.steps, peaked.result.stopped)
+    assert run.result.best == peaked.result.best
+    assert run.result.digest == peaked.result.digest
+    assert (out / "best.safetensors").read_bytes() == (peaked.folder / "best.safetensors").read_bytes()
+    assert [line.steps for line in run.evaluations] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_run_that_stopped_early_is_complete(peaked: FinishedRun) -> None:
+    with pytest.raises(BadInput, match=r"is complete: accuracy has not improved for 3 evaluations.*more than 3"):
+        start_run(resumed_spec(read_standing(peaked.folder), {}), peaked.folder)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (":without", ["--keep-best", "accuracy"], "--keep-best accuracy: the recipe watched has no evaluation"),
+        (":without", ["--patience", "3"], "--patience: the recipe watched has no evaluation"),
+        ("", ["--patience", "3"], "--patience needs the metric to wait for: give --keep-best too"),
+        ("", ["--keep-best", "accuracy", "--patience", "0"], "--patience 0: give a number of evaluations, at least 1"),
+        ("", ["--keep-best", ""], "--keep-best is empty"),
+        ("", ["--keep-best", "x", "--strategy", "accelerate"], "accelerate is evaluated only after its last step"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_before_anything_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    function: str,
+    arguments: list[str],
+    message: str,
+) -> None:
+    done = inside(["run", f"{RECIPE}{function}", *arguments, "--out", "out"], tmp_path, monkeypatch, capfd)
+    assert done.code == 2, done.text
+    assert message in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_metric_that_is_not_there_is_named_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"--keep-best precision: the recipe's evaluate returns accuracy, loss"):
+        train(tmp_path / "out", keep_best="precision", monitored=True)
+    assert not steps_of(read_rank(rank_path(tmp_path / "out", 0)))

@@ -1,12 +1,15 @@
 """The small recipe with evaluations that would leave a trace, if they were let."""
 
+import os
 import random
+import signal
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tiny  # the folder of a recipe is on the path
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -46,3 +49,36 @@ def recipe(**changes: Any) -> Recipe:
 
 def without() -> Recipe:
     return replace(tiny.recipe(), evaluate=None)
+
+
+class Scripted:
+    """Returns one value after another as accuracy, by the number of steps that were done."""
+
+    def __init__(self, *values: float) -> None:
+        self.values = values
+
+    def __call__(self, model: nn.Module, batch: list[Tensor]) -> dict[str, float]:
+        steps = int(model[1].num_batches_tracked)  # type: ignore[index]
+        return {"accuracy": self.values[steps], "rest": 0.0}
+
+
+VALUES = (0.0, 0.1, 0.2, 0.3, 0.9, 0.5, 0.6, 0.7, 0.8, 0.85, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)
+"""The best is after 4 steps."""
+
+
+def peaks() -> Recipe:
+    return replace(tiny.recipe(), evaluate=Scripted(*VALUES))
+
+
+def peaks_and_dies() -> Recipe:
+    """Rank 1 is gone in step 5, after the best evaluation and one more."""
+    calls = 0
+
+    def deadly(model: nn.Module, batch: list[Tensor]) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 2 * 6 and dist.get_rank() == 1:  # two lanes in each step
+            os.kill(os.getpid(), signal.SIGKILL)
+        return tiny.loss(model, batch)
+
+    return replace(peaks(), loss=deadly)

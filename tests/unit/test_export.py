@@ -20,7 +20,7 @@ from lockstep.errors import BadInput
 from lockstep.state.holdings import model_holdings
 from lockstep.train.checkpoint_folder import path_of
 from lockstep.train.export import export
-from lockstep.train.final_weights import write_final
+from lockstep.train.final_weights import write_weights
 from lockstep.train.records import CannotWrite, write_document
 from tests.commands import inside
 from tests.unit.report.values import rank_result, result_of, setup
@@ -46,7 +46,13 @@ def run_folder(path: Path, model: nn.Module | None = None) -> Path:
     path.mkdir()
     write_document(path / "run.json", setup())
     if model is not None:
-        write_final(path, Group.alone(), model_holdings(model), model, {"step": 7, "recipe": "tied", "digest": "ab"})
+        write_weights(
+            path / "final.safetensors",
+            Group.alone(),
+            model_holdings(model),
+            model,
+            {"step": 7, "recipe": "tied", "digest": "ab"},
+        )
     return path
 
 

@@ -38,6 +38,8 @@ TYPED: dict[str, tuple[list[str], Any]] = {
     "data": (["--data", "images"], "images"),
     "checkpoint_every": (["--checkpoint-every", "5"], 5),
     "eval_every": (["--eval-every", "4"], 4),
+    "keep_best": (["--keep-best", "accuracy"], "accuracy"),
+    "patience": (["--patience", "3"], 3),
 }
 """Each option as it is typed, and what the field then is; a path is made absolute."""
 

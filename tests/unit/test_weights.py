@@ -16,7 +16,7 @@ from lockstep.comm.group import Group
 from lockstep.errors import BadInput
 from lockstep.state.holdings import model_holdings
 from lockstep.train import weights_difference
-from lockstep.train.final_weights import check_weights, weight_names, write_final
+from lockstep.train.final_weights import check_weights, weight_names, write_weights
 from lockstep.train.tensor_file import TensorFile
 from lockstep.train.weights_difference import largest_difference, too_large
 
@@ -39,7 +39,7 @@ class Tied(nn.Module):
 def folder(path: Path, model: nn.Module, most_bytes: int | None = None) -> Path:
     """Write a model's weights into a folder."""
     path.mkdir(exist_ok=True)
-    write_final(path, Group.alone(), model_holdings(model), model, {"step": 3}, most_bytes)
+    write_weights(path / "final.safetensors", Group.alone(), model_holdings(model), model, {"step": 3}, most_bytes)
     return path
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from lockstep.report.reproduce import reproduce, with_digest
 from lockstep.report.units import plural
 from lockstep.train.same_bits import bits_hold_for
+from lockstep.train.weights import BEST
 from lockstep.train.weights import NAME as WEIGHTS
 
 if TYPE_CHECKING:
@@ -69,12 +70,22 @@ def run_lines(run: FinishedRun) -> list[str]:
         f"{speed}, {result.memory_measure} {memory} MiB",
         *([", ".join(ran)] if ran else []),
         f"evaluation: {metrics or 'none'}",
+        *_best_lines(run),
         f"digest {result.digest}",
         holds,
         f"run folder {run.folder}",
         *([f"weights {run.folder / WEIGHTS}"] if (run.folder / WEIGHTS).is_file() else []),
         with_digest(reproduce(run, Path.cwd()), result.digest),
     ]
+
+
+def _best_lines(run: FinishedRun) -> list[str]:
+    """Return what `--keep-best` and `--patience` did."""
+    best, stopped = run.result.best, run.result.stopped
+    lines = [f"stopped early: {stopped}"] if stopped else []
+    if best is not None:
+        lines.append(f"best {best.metric} {best.value:.4f} after {best.steps} steps, weights {run.folder / BEST}")
+    return lines
 
 
 def _spread(count: int) -> list[int]:

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from lockstep.train.evaluations import Evaluations
     from lockstep.train.fingerprints import Fingerprints
     from lockstep.train.keeper import Keeper
+    from lockstep.train.metric_watch import MetricWatch
     from lockstep.train.progress import Progress
     from lockstep.train.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Between:
-    """Evaluations first: what follows from them is in the checkpoint."""
+    """Evaluations first: what follows from them is in the checkpoint, and may end the run."""
 
     trainer: Trainer
     steps: int
@@ -25,21 +26,24 @@ class Between:
     evaluations: Evaluations
     fingerprints: Fingerprints | None
     """None with `--no-measure`."""
+    watch: MetricWatch
     keeper: Keeper
 
-    def after(self, stats: StepStats) -> None:
-        """Do what is due after a step; all ranks call this together."""
+    def after(self, stats: StepStats) -> bool:
+        """Do what is due after a step, and say whether the run goes on; all ranks call this together."""
         trainer = self.trainer
-        last = trainer.steps == self.steps
         metrics = self.evaluations.after(trainer)
         if metrics is not None:
-            self.progress.evaluated(metrics)
+            self.watch.after(trainer, metrics)
+            self.progress.evaluated(metrics, self.watch.note)
+        last = trainer.steps == self.steps or bool(self.watch.stopped)
         if self.fingerprints is not None:
             self.fingerprints.after(stats.step, trainer.strategy.holdings, last=last)
         self.keeper.after(trainer, last=last)
+        return not last
 
     @property
     def seconds(self) -> float:
         """How long it took in all."""
-        parts = (self.evaluations, self.fingerprints, self.keeper)
+        parts = (self.evaluations, self.watch, self.fingerprints, self.keeper)
         return sum(part.seconds for part in parts if part is not None)

@@ -98,6 +98,7 @@ def _begin(trainer: Trainer, path: Path, arithmetic: Arithmetic, table: StateTab
         writer=writer_of(trainer),
         settings=settings_of(trainer.strategy.tuned()[0]),
         first_settings=trainer.first_settings,
+        best=trainer.best,
         weights={name: stored_name(state) for name, state in weight_names(trainer.model).items()},
     )
     return Draft(path, header.as_json(), rows(table))

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import BadInput
+from lockstep.train.best_metric import BestMetric, read_best
 
 if TYPE_CHECKING:
     from lockstep.settings import Settings
@@ -88,6 +89,8 @@ class CheckpointHeader:
     """Of the optimizer and the schedule."""
     first_settings: dict[str, Any] | None
     """The same as they were before the first step: as the recipe made them."""
+    best: BestMetric | None
+    """The best evaluation so far, where one is followed."""
     weights: dict[str, str]
     """The plain model's `state_dict`: each of its names, and under which name the tensor is in the file."""
 
@@ -101,7 +104,12 @@ def read_header(content: dict[str, Any], where: str) -> CheckpointHeader:
     try:
         known = {field.name: content[field.name] for field in fields(CheckpointHeader)}
         header = CheckpointHeader(
-            **{**known, "arithmetic": Arithmetic(**known["arithmetic"]), "writer": CheckpointWriter(**known["writer"])}
+            **{
+                **known,
+                "arithmetic": Arithmetic(**known["arithmetic"]),
+                "writer": CheckpointWriter(**known["writer"]),
+                "best": read_best(known["best"]),
+            }
         )
     except (KeyError, TypeError) as error:
         raise BadInput(f"{where} has a header without {error}: it was written by another version") from error

@@ -28,18 +28,19 @@ def evaluate(
     *,
     batch: int,
     collate: Collate | None = None,
+    most: int | None = None,
 ) -> dict[str, float]:
     """Return the weighted mean of each metric over the dataset; it leaves no trace, see undisturbed.py.
 
     The data is cut into chunks of `batch` samples; a replica takes a contiguous run of chunks. Each chunk's
     sums have their own place in one table, so adding the replicas' tables adds only zeros to them, and the
-    final sum runs over chunks in order, whoever computed them.
+    final sum runs over chunks in order, whoever computed them. `most`: only the first so many samples.
     """
     source = evaluation_source(dataset, collate)
     dataset, collate = source.dataset, source.collate
     if source.stream:
         dataset = list(read_stream(dataset, SampleSeeds(0, 0)))
-    samples = len(dataset)
+    samples = len(dataset) if most is None else min(most, len(dataset))
     if samples == 0:
         raise BadInput("the evaluation data is empty")
     chunks = -(-samples // batch)

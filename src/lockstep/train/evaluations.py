@@ -50,6 +50,13 @@ class Evaluations:
             return False
         return done == self._steps or (self._interval is not None and done % self._interval == 0)
 
+    def names(self, trainer: Trainer) -> list[str]:
+        """Return the names of the metrics, from one part of the data, before the first step."""
+        metrics = self._recipe.evaluate
+        assert metrics is not None
+        collate, few = self._recipe.collate, self._batch
+        return list(trainer.evaluate(metrics, self._data(), batch=few, collate=collate, most=few))
+
     def after(self, trainer: Trainer) -> dict[str, float] | None:
         """Return the metrics, the same on all ranks; None if no evaluation is due after this step."""
         if not self.is_due(trainer.steps):
@@ -65,9 +72,13 @@ class Evaluations:
     def _evaluate(self, trainer: Trainer) -> dict[str, float]:
         metrics, recipe = self._recipe.evaluate, self._recipe
         assert metrics is not None
-        if self._dataset is None:
-            self._dataset = recipe.eval_dataset()
-        mine = trainer.evaluate(metrics, self._dataset, batch=self._batch, collate=recipe.collate)
+        mine = trainer.evaluate(metrics, self._data(), batch=self._batch, collate=recipe.collate)
         # What follows from the metrics is decided on every rank, so all must have the same numbers: those of rank 0.
         agreed: dict[str, float] = json.loads(broadcast_text(json.dumps(mine), trainer.mesh.everyone))
         return agreed
+
+    def _data(self) -> Any:
+        """Return the evaluation data, made once."""
+        if self._dataset is None:
+            self._dataset = self._recipe.eval_dataset()
+        return self._dataset

@@ -11,7 +11,7 @@ from lockstep.state.table import agree, dtype_name
 from lockstep.torch_compat.modules import is_compiled, uncompiled_name
 from lockstep.train.streamed_file import rows, write_streamed
 from lockstep.train.tensor_format import place_tensors
-from lockstep.train.weights import NAME, WeightsDraft
+from lockstep.train.weights import WeightsDraft
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,15 +42,15 @@ def check_weights(model: nn.Module) -> None:
     place_tensors([(plain, *kinds[name]) for plain, name in weight_names(model).items()])
 
 
-def write_final(
-    folder: Path,
+def write_weights(
+    path: Path,
     group: Group,
     holdings: Sequence[Holding],
     model: nn.Module,
     about: Mapping[str, Any],
     most_bytes: int | None = None,
 ) -> None:
-    """Write the weights into a run folder, whole or not at all, unless they have more than `most_bytes`.
+    """Write the weights to a file, whole or not at all, unless they have more than `most_bytes`.
 
     All ranks of the group call this together, and return when the file is in place.
     """
@@ -60,6 +60,6 @@ def write_final(
         return
 
     def begin() -> WeightsDraft:
-        return WeightsDraft(folder / NAME, about, weight_names(model), rows(table))
+        return WeightsDraft(path, about, weight_names(model), rows(table))
 
     write_streamed(group, table, held, begin)

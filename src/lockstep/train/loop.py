@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import NotFinite
@@ -16,6 +17,7 @@ from lockstep.train.evaluations import Evaluations
 from lockstep.train.final_weights import check_weights
 from lockstep.train.fingerprints import Fingerprints
 from lockstep.train.keeper import Keeper, go_on
+from lockstep.train.metric_watch import MetricWatch
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
@@ -66,6 +68,9 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     records.write(header(trainer.mesh, plan, trainer.strategy.how()))
     resumed = go_on(trainer, folder, recipe.name) if spec.resume else []
     trainer.check_data(dataset, global_batch=recipe.global_batch)
+    evaluations, watch = Evaluations(spec, recipe, plan, records), MetricWatch(spec, folder, recipe.name, trainer)
+    if trainer.best is not None:  # known before hours of training
+        watch.check(trainer, evaluations.names(trainer))
     trainer.mesh.everyone.barrier()
     log = StepLog(records, world.device, spec.measure)
     started = time.time()
@@ -78,26 +83,29 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
             trainer=trainer,
             steps=plan.steps,
             progress=progress,
-            evaluations=Evaluations(spec, recipe, plan, records),
+            evaluations=evaluations,
+            watch=watch,
             fingerprints=Fingerprints(folder, trainer.mesh.everyone) if spec.measure else None,
             keeper=Keeper(folder, recipe.name, spec.checkpoint_every, records),
         )
         seconds = run_steps(trainer, _all_batches(trainer, recipe, dataset, plan), log, progress, between)
     ended = Ended(
-        plan=plan,
+        plan=replace(plan, steps=trainer.steps),
         recipe=recipe,
         model=trainer.model,
         holdings=trainer.strategy.holdings(),
         digest=trainer.digest(),
-        metrics=between.evaluations.metrics,
+        metrics=evaluations.metrics,
         started=started,
         seconds=seconds,
         paused=between.fingerprints.seconds if between.fingerprints else 0.0,
-        evaluation_seconds=between.evaluations.seconds,
         depends_on_workers=depends_on_workers(spec),
         same_bits_up_to=same_bits_up_to(spec, plan.lanes),
+        evaluation_seconds=evaluations.seconds,
         how=trainer.strategy.how(),
-        checkpoint_seconds=between.keeper.seconds,
+        checkpoint_seconds=between.keeper.seconds + watch.seconds,
+        best=trainer.best,
+        stopped=watch.stopped,
         resumed=resumed,
         most_weights=spec.most_weights,
     )
@@ -130,8 +138,8 @@ def run_steps(
         log.write(stats, epoch=batch.epoch, began=at, total=time.perf_counter() - before)
         log.samples += batch.samples
         progress.step(stats.step + 1, stats.loss)
-        if between is not None:
-            between.after(stats)
+        if between is not None and not between.after(stats):
+            break
         at, before = time.time(), time.perf_counter()
     trainer.mesh.everyone.barrier()
     return time.perf_counter() - began - (between.seconds if between is not None else 0.0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lockstep.data.source import open_source
 from lockstep.errors import BadInput
 from lockstep.registry import PeerDescription, describe
+from lockstep.train.best_metric import wanted_metric
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.evaluate import evaluation_source
 from lockstep.train.one_sample_lanes import check_one_sample_lanes
@@ -54,15 +55,21 @@ def preflight(spec: RunSpec, out: Path) -> None:
 
 def check_evaluation(spec: RunSpec, recipe: Recipe) -> None:
     """Refuse evaluations that cannot be, as far as that is known before the first one."""
-    if spec.eval_every is None:
-        return
-    if spec.eval_every < 1:
-        raise BadInput(f"--eval-every {spec.eval_every}: at least 1 step is needed between evaluations")
-    if recipe.evaluate is None:
+    counts = {"--eval-every": (spec.eval_every, "step"), "--patience": (spec.patience, "evaluation")}
+    for option, (count, what) in counts.items():
+        if count is not None and count < 1:
+            raise BadInput(f"{option} {count}: give a number of {what}s, at least 1")
+    asked = [option for option, (count, _) in counts.items() if count is not None]
+    asked += [] if spec.keep_best is None else [f"--keep-best {spec.keep_best}"]
+    if asked and recipe.evaluate is None:
         raise BadInput(
-            f"--eval-every {spec.eval_every}: the recipe {recipe.name} has no evaluation; give it one with "
-            "Recipe(evaluate=...), a function of model and batch that returns named numbers, or leave the option out"
+            f"{asked[-1]}: the recipe {recipe.name} has no evaluation. Give it one with Recipe(evaluate=...), a "
+            "function of model and batch that returns named numbers, or leave the option out"
         )
+    if spec.keep_best is not None:
+        wanted_metric(spec.keep_best)
+    elif spec.patience is not None:
+        raise BadInput("--patience needs the metric to wait for: give --keep-best too, e.g. --keep-best accuracy")
 
 
 def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None:
@@ -76,7 +83,7 @@ def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None
             threads=spec.threads or standing.header.arithmetic.threads,
             clip=recipe.clip,
         )
-        check_standing(standing, arithmetic, plan)
+        check_standing(standing, arithmetic, plan, spec.patience)
         try:
             put_aside(folder)
             write_setup(folder, spec, recipe, plan, history(standing, source_of(spec.recipe)))
@@ -107,8 +114,9 @@ def _check_peer(spec: RunSpec, plan: Plan, source: Source, *, drop_last: bool) -
         )
     if spec.sync_batchnorm:
         raise BadInput(f"--sync-batchnorm: strategy {spec.strategy} has no SyncBatchNorm on the CPU; use ddp")
-    if spec.eval_every is not None:
-        raise BadInput(f"--eval-every: strategy {spec.strategy} evaluates only after its last step here; use ddp")
+    if spec.eval_every is not None or spec.keep_best is not None:
+        option = "--keep-best" if spec.eval_every is None else "--eval-every"
+        raise BadInput(f"{option}: strategy {spec.strategy} is evaluated only after its last step; use ddp")
     if spec.checkpoint_every is not None or spec.resume:
         raise BadInput(f"strategy {spec.strategy} writes and reads no checkpoints here: use ddp")
     if source.stream:

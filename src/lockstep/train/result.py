@@ -12,12 +12,13 @@ from lockstep.strategies.base import How
 from lockstep.torch_compat.modules import is_compiled
 from lockstep.train import memory_use
 from lockstep.train.evaluations import finite_or_none
-from lockstep.train.final_weights import write_final
+from lockstep.train.final_weights import write_weights
 from lockstep.train.records import write_document
 from lockstep.train.schema.rank_jsonl import EndLine
-from lockstep.train.schema.result_json import NAME, Done, RankResult
+from lockstep.train.schema.result_json import NAME, BestEvaluation, Done, RankResult
 from lockstep.train.schema.run_json import read_setup
 from lockstep.train.steps import RankFigures, StepLog, waited, warmup
+from lockstep.train.weights import NAME as WEIGHTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lockstep.mesh import Mesh
     from lockstep.recipe import Plan, Recipe
     from lockstep.state.holdings import Holding
+    from lockstep.train.best_metric import BestMetric
     from lockstep.train.schema.run_json import Resumption
     from lockstep.world.place import World
 
@@ -42,7 +44,7 @@ class Ended:
     """What a rank knows at the end."""
 
     plan: Plan
-    """What was to be done."""
+    """What was done: its steps are those up to an early end."""
     recipe: Recipe
     """What was trained."""
     model: nn.Module
@@ -69,6 +71,10 @@ class Ended:
     """Spent on checkpoints; no part of `seconds`."""
     evaluation_seconds: float = 0.0
     """Spent on evaluations; no part of `seconds`."""
+    best: BestMetric | None = None
+    """The best evaluation, where one is kept."""
+    stopped: str = ""
+    """Why the run ended before the steps that were asked for; empty if it did not."""
     resumed: Sequence[Resumption] = ()
     """The checkpoints at which the run was resumed, the last with what may make other bits."""
     most_weights: int | None = None
@@ -96,7 +102,7 @@ def leave_result(folder: Path, mesh: Mesh, log: StepLog, ended: Ended) -> None:
         start_seconds = max(0.0, ended.started - read_setup(folder).created)
         result = _result(world, log, ended, ranks, start_seconds=start_seconds, memory_measure=measure)
     about = {"recipe": ended.recipe.name, "step": ended.plan.steps, "digest": ended.digest}
-    write_final(folder, mesh.everyone, ended.holdings, ended.model, about, ended.most_weights)
+    write_weights(folder / WEIGHTS, mesh.everyone, ended.holdings, ended.model, about, ended.most_weights)
     if world.rank == 0:
         write_document(folder / NAME, result)
 
@@ -172,5 +178,13 @@ def _result(
         loss=sum(rank.loss * rank.weight for rank in counted) / weight if weight else None,
         metrics=metrics,
         ranks=tuple(ranks),
+        best=_best(ended.best),
+        stopped=ended.stopped,
         resumed=tuple(ended.resumed),
     )
+
+
+def _best(best: BestMetric | None) -> BestEvaluation | None:
+    if best is None or best.value is None:
+        return None
+    return BestEvaluation(metric=best.metric, value=best.value, steps=best.steps)

@@ -81,7 +81,7 @@ def _starts(launcher: str) -> bool:
     return launcher in LAUNCHERS and not LAUNCHERS.get(launcher).one_process
 
 
-def check_standing(standing: Standing, arithmetic: Arithmetic, plan: Plan) -> None:
+def check_standing(standing: Standing, arithmetic: Arithmetic, plan: Plan, patience: int | None = None) -> None:
     """Refuse to go on with something else than was begun, and with what is done."""
     header, folder = standing.header, standing.folder
     refuse_other(header.arithmetic, arithmetic, str(standing.path))
@@ -101,6 +101,13 @@ def check_standing(standing: Standing, arithmetic: Arithmetic, plan: Plan) -> No
         raise BadInput(
             f"the run in {folder} is complete: {header.step} of {plan.steps} steps are done. To train longer, give "
             "--steps or --epochs"
+        )
+
+    best = header.best
+    if patience is not None and best is not None and best.stale >= patience:
+        raise BadInput(
+            f"the run in {folder} is complete: {best.why_stopped(header.step)}. To train longer, "
+            f"give a --patience of more than {best.stale}"
         )
 
 

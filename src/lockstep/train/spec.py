@@ -72,6 +72,14 @@ class RunSpec(Settings):
         int | None,
         Option(help="Evaluate after every so many steps, and after the last.", default="every epoch", only="run"),
     ] = None
+    keep_best: Annotated[
+        str | None,
+        Option(help="Write best.safetensors when this metric is the best so far: accuracy, loss:min, ...", only="run"),
+    ] = None
+    patience: Annotated[
+        int | None,
+        Option(help="Stop after so many evaluations in which the metric of --keep-best did not improve.", only="run"),
+    ] = None
     monitored: bool = False
     """Whether somebody follows the run: it evaluates after every epoch. A comparison leaves that out."""
     most_weights: int | None = None

@@ -35,6 +35,7 @@ from lockstep.train.synchronise import fill_up, with_sync_batchnorm
 
 if TYPE_CHECKING:
     from lockstep.recipe import LossFunction, Metrics, OptimizerFactory, ScheduleFactory
+    from lockstep.train.best_metric import BestMetric
     from lockstep.world.place import World
 
 
@@ -110,6 +111,8 @@ class Trainer:
         """The epoch of the last step."""
         self.epoch_step: int | None = 0
         """How many steps of that epoch were done; None if its batches were not made by `batches`."""
+        self.best: BestMetric | None = None
+        """The best evaluation so far, where the built-in loop follows one; checkpoints keep it."""
         self._global_batch: int | None = None
         self._loaded = False
         self._given = (-1, 0)
@@ -187,11 +190,17 @@ class Trainer:
         return stats
 
     def evaluate(
-        self, metrics: Metrics, dataset: Any, *, batch: int, collate: Collate | None = None
+        self,
+        metrics: Metrics,
+        dataset: Any,
+        *,
+        batch: int,
+        collate: Collate | None = None,
+        most: int | None = None,
     ) -> dict[str, float]:
-        """Return the metrics over a whole dataset, each sample counted once; all workers call this together."""
+        """Return the metrics over a dataset, or its first `most` samples, each counted once; all workers call this."""
         self.strategy.prepare_evaluation()
-        return evaluate(self.mesh, self.model, metrics, dataset, batch=batch, collate=collate)
+        return evaluate(self.mesh, self.model, metrics, dataset, batch=batch, collate=collate, most=most)
 
     def digest(self) -> str:
         """Return the digest of parameters, buffers and optimizer state; all workers call this together."""
@@ -218,7 +227,7 @@ class Trainer:
         """Take over what rank 0 opens; return what may make other bits than an unbroken run's."""
         header, differences = load(self, open_file, arithmetic)
         self.steps = self._next_step = header.step
-        self.epoch, self.epoch_step = header.epoch, header.epoch_step
+        self.epoch, self.epoch_step, self.best = header.epoch, header.epoch_step, header.best
         self._global_batch, self._loaded = header.arithmetic.global_batch, True
         return differences
 

@@ -15,6 +15,8 @@ from lockstep.train.tensor_file import TensorDraft
 
 NAME = "final.safetensors"
 """Of the file in a run folder."""
+BEST = "best.safetensors"
+"""Of the file with the weights of the best evaluation."""
 KIND = "weights"
 
 

@@ -58,6 +58,17 @@ class RankResult(Record, frozen=True, kw_only=True):
     """Of the last step's lanes."""
 
 
+class BestEvaluation(Record, frozen=True, kw_only=True):
+    """The best evaluation of a run by one metric; best.safetensors has its weights."""
+
+    metric: str
+    """Its name."""
+    value: float
+    """Of the metric."""
+    steps: Positive
+    """Steps done before it."""
+
+
 class Done(Document, frozen=True, kw_only=True, tag_field="outcome", tag="done"):
     """The result of a run that ended well."""
 
@@ -82,7 +93,7 @@ class Done(Document, frozen=True, kw_only=True, tag_field="outcome", tag="done")
     compile_seconds: Seconds
     """Of a compiled model: what the first step took longer than the others; else 0."""
     checkpoint_seconds: Seconds = 0.0
-    """Spent on writing checkpoints; no part of `seconds`."""
+    """Spent on writing checkpoints and best weights; no part of `seconds`."""
     evaluation_seconds: Seconds = 0.0
     """Spent on evaluations; no part of `seconds`."""
     start_seconds: Seconds
@@ -111,6 +122,10 @@ class Done(Document, frozen=True, kw_only=True, tag_field="outcome", tag="done")
     """Of the last step, over all ranks; null if its weight is 0."""
     metrics: dict[str, float | None]
     """Of the last evaluation; null for one that is not a finite number."""
+    best: BestEvaluation | None = None
+    """The best evaluation, with `--keep-best`."""
+    stopped: str = ""
+    """Why `--patience` ended the run before the steps that were asked for; empty if it did not."""
     ranks: Annotated[tuple[RankResult, ...], Meta(min_length=1)]
     """By rank."""
     resumed: tuple[Resumption, ...] = ()
