@@ -64,4 +64,5 @@ def recipe() -> Recipe:
         evaluate=metrics,
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=3e-3),
         global_batch=128,
+        lanes=8,  # the same bits on 1 to 8 workers; `lockstep compare my_recipe.py --lanes 2,4,8` shows what that costs
     )

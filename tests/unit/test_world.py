@@ -43,7 +43,9 @@ def test_threads_refused(text: str) -> None:
 
 
 def test_idle_cpus_are_told() -> None:
-    assert idle_cpus(1, 16, local_workers(3, 2)).startswith("2 of 16 CPUs compute, one thread for each worker: ")
+    assert idle_cpus(1, 16, local_workers(3, 2)).startswith(
+        "computing on 2 of 16 CPUs, one thread for each worker: more"
+    )
     assert idle_cpus(1, 2, local_workers(2, None)) == idle_cpus(1, 2, 8) == idle_cpus(4, 16, 2) == ""
 
 

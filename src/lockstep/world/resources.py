@@ -56,8 +56,8 @@ def idle_cpus(threads: int, cpus: int, local_size: int) -> str:
     if threads > 1 or local_size >= cpus:
         return ""
     return (
-        f"{local_size} of {cpus} CPUs compute, one thread for each worker: --workers uses more of them, with the same "
-        f"bits up to the number of lanes; --threads {ALL_CPUS} uses all, with other bits"
+        f"computing on {local_size} of {cpus} CPUs, one thread for each worker: more --workers, or --threads "
+        f"{ALL_CPUS}, use the rest; another number of threads gives other bits"
     )
 
 
