@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from lockstep.bench.ranks.data.names import LIST
-from lockstep.bench.ranks.data.programs import start_ranks
+from lockstep.bench.ranks.data.names import LIST, OURS
+from lockstep.bench.ranks.data.programs import by_hand, in_lightning, start_ranks
 from lockstep.bench.ranks.data.starting import SPAWN
 from lockstep.errors import RunFailed
 
@@ -30,8 +30,14 @@ def test_a_program_that_fails_is_an_error() -> None:
 
 
 def test_the_program_prints_one_line_of_json() -> None:
-    command = [sys.executable, "-m", "lockstep.bench.ranks.data.starting", json.dumps(PLAN)]
+    plan = {**PLAN, "ranks": 2}
+    command = [sys.executable, "-m", "lockstep.bench.ranks.data.starting", json.dumps(plan)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     started = json.loads(done.stdout)
-    assert 0 < started["handed"] < started["start"], "the data's part is a part"
-    assert started["descriptors"] > PLAN["items"]
+    assert set(started) == {"start", "handed", "copies", "descriptors", "private", "shared"}
+    assert started["descriptors"] > PLAN["items"], "a list costs an open file for each of its tensors"
+
+
+def test_a_small_training_ends_by_hand_and_in_lightning() -> None:
+    assert isinstance(by_hand(OURS, 200, 8), float)
+    assert isinstance(in_lightning(OURS, 200, 8), float)

@@ -247,7 +247,7 @@ def _row(holding: HeldData) -> dict[str, Cell]:
 
 ITEMS = BenchOption(name="items", help="How many items.", default=(2_000, 10_000, 200_000), quick=(200,))
 ELEMENTS = BenchOption(name="elements", help="Numbers per item.", default=2048, quick=64)
-RANKS = BenchOption(name="ranks", help="Processes that hold the data at once.", default=4, quick=2)
+RANKS = BenchOption(name="ranks", help="Processes that hold the data at once.", default=4, quick=1)
 SAMPLES = BenchOption(
     name="samples",
     help="Of the epoch whose first batch is timed; fewer where memory is too small for the stock sampler.",
@@ -259,7 +259,7 @@ TRAINED = BenchOption(
     name="trained",
     help="Sides whose small training is timed too, by hand and in Lightning if it is installed.",
     default=SIDES,
-    quick=(OURS,),
+    quick=(NOTHING,),
     choices=(*SIDES, NOTHING),
 )
 ROUNDS = BenchOption(

@@ -283,7 +283,7 @@ MANY = BenchOption(
     minimum=2,
 )
 MEMORY_OF = BenchOption(
-    name="memory-of", help="Whose memory is taken.", default=WEIGHED, quick=(BASE, OURS), choices=WEIGHED
+    name="memory-of", help="Whose memory is taken.", default=WEIGHED, quick=(OURS,), choices=WEIGHED
 )
 PAIRS_OPTION = BenchOption(
     name="pairs",

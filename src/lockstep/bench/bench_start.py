@@ -28,12 +28,14 @@ from lockstep.bench.contract import (
     repeats,
     seconds,
 )
+from lockstep.bench.ranks.rank import THREADS
 from lockstep.bench.ranks.tracebacks import first_traceback
 from lockstep.errors import RunFailed
 from lockstep.train.schema.rank_jsonl import rank_path, read_rank, steps_of
 
 STOCK = Path(__file__).with_name("ranks") / "stock_first_step.py"
 SPREAD = "fastest to slowest"
+WORKERS = 2
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def run(settings: BenchSettings, tell: Tell) -> Measurements:
     """Time both pairs, each side in turn."""
     pairs = (
         Pair("command to help text, beside an import of torch", HELP, IMPORT_TORCH, 0.25),
-        Pair("command to first step, 2 workers: spawn / torchrun", SPAWN, TORCHRUN, 1.0),
+        Pair(f"command to first step, {WORKERS} workers: spawn / torchrun", SPAWN, TORCHRUN, 1.0),
     )
     figures = tuple(_figure(pair, settings[REPEATS], settings[WARM_UP], tell) for pair in pairs)
     columns = (TableColumn(name="command"), TableColumn(name="time", unit=Unit.SECONDS, spread=SPREAD))
@@ -103,19 +105,25 @@ def _import_torch() -> float:
     return _timed([sys.executable, "-c", "import torch"])
 
 
+def spawn_command(out: Path) -> list[str]:
+    """Return our side's command, with everything said that a default could change: a lane and a thread per worker."""
+    command = [sys.executable, "-m", "lockstep", "run", "mlp", "--strategy", "torch-ddp", "--launcher", "spawn"]
+    sizes = {"--workers": WORKERS, "--lanes": WORKERS, "--threads": THREADS, "--steps": 1}
+    return [*command, *(word for name, value in sizes.items() for word in (name, str(value))), "--out", str(out)]
+
+
 def _spawn() -> float:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         began = time.time()
-        command = [sys.executable, "-m", "lockstep", "run", "mlp", "--strategy", "torch-ddp", "--workers", "2"]
-        _run([*command, "--steps", "1", "--threads", "1", "--launcher", "spawn", "--out", str(out), "--json"])
+        _run([*spawn_command(out), "--json"])
         first, *_ = steps_of(read_rank(rank_path(out, 0)))
         return first.began + first.total - began
 
 
 def _torchrun() -> float:
     began = time.time()
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
     out = _run([*command, str(STOCK)])
     return float(json.loads(out.splitlines()[-1])["time"]) - began
 

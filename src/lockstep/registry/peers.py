@@ -37,7 +37,10 @@ PEERS = Registry(
     "peer",
     PeerDescription,
     value="PEER",
-    modules=("lockstep.peers.lightning", "lockstep.peers.accelerate"),
+    modules=(
+        "lockstep.peers.lightning",
+        "lockstep.peers.accelerate",
+    ),
     group="lockstep.peers",
     beside=STRATEGIES,
 )

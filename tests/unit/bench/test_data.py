@@ -19,7 +19,6 @@ def test_short_copies_are_repeated_more_often(size: int, expected: int) -> None:
 def test_building_and_copying_are_timed_in_pairs() -> None:
     built, copied = building(torch.zeros(50, 8), 1)
     assert len(built) == len(copied) == rounds(50 * 8 * 4, 1)
-    assert min(built + copied) > 0
 
 
 @pytest.mark.parametrize("module", ["loader_epochs", "starting"])

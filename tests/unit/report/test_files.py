@@ -17,7 +17,7 @@ import pytest
 
 from lockstep.errors import BadInput
 from lockstep.report import svg, theme, units
-from lockstep.report.charts import all_charts, times
+from lockstep.report.charts import CHARTS, all_charts, times
 from lockstep.report.charts.losses import styles
 from lockstep.report.compare import Comparison
 from lockstep.report.files import write_all
@@ -66,6 +66,11 @@ class Checker(HTMLParser):
 @pytest.fixture(scope="module")
 def made() -> Comparison:
     return example()
+
+
+def test_every_file_with_a_chart_is_listed() -> None:
+    folder = Path(__file__).parents[3] / "src" / "lockstep" / "report" / "charts"
+    assert {path.stem for path in folder.glob("*.py") if "\ndef charts(" in path.read_text()} == set(CHARTS)
 
 
 def test_every_chart_has_words_and_numbers(made: Comparison) -> None:

@@ -87,13 +87,12 @@ def test_nothing_is_said_of_lanes_where_it_is_not_known_or_not_true(runs: Sequen
 def test_the_curve() -> None:
     comparison = swept(*SWEEP)
     assert list(sweeps(comparison.rows)) == ["single", "ddp", "torch-ddp"]
-    chart = lanes.chart(comparison.rows)
-    assert chart is not None
+    (chart,) = lanes.charts(comparison)
     assert chart.lines[3] == ("ddp", "8", "310 ms", "3.10×")
     assert "ddp 100 ms with 2, 310 ms with 8" in chart.words
     assert chart.wide.count("ring") == len(SWEEP)
     assert "lanes" in [one.key for one in all_charts(comparison)]
-    assert lanes.chart(swept(*SWEEP[:3]).rows) is None
+    assert list(lanes.charts(swept(*SWEEP[:3]))) == []
     assert len({key.colour for key in chart.legend}) == 3, "a strategy has one colour, whatever its lanes"
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 import lockstep
 from lockstep.bench.bench_ddp import LANES
-from lockstep.bench.ranks.rank import join, serve, world
+from lockstep.bench.ranks.rank import THREADS, join, serve, world
 from lockstep.comm.group import Group
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.recipe import Recipe, load
@@ -108,7 +108,7 @@ def time_steps(steps: dict[str, Step], turns: int) -> dict[str, list[float]]:
 
 def measure(plan: dict[str, Any]) -> dict[str, Any]:
     """Return the slowest rank's seconds of every sample, or the memory of all ranks."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
     importlib.import_module(COMPILER)  # torch.optim imports it at the first step: it belongs to the baseline
     if not plan.get("memory"):
         keep_freed_memory()  # as the trainer does by itself; else page faults decide which way is faster, by luck

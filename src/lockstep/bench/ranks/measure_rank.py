@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import lockstep
-from lockstep.bench.ranks.rank import join, serve, world
+from lockstep.bench.ranks.rank import THREADS, join, serve, world
 from lockstep.comm.group import Group
 from lockstep.data.loader import Batch
 from lockstep.recipe import Recipe, load
@@ -20,6 +20,8 @@ from lockstep.train.result import gather
 from lockstep.train.steps import StepLog
 
 STEPS_PER_SAMPLE = 4
+LANES = 2
+"""One per worker of the strategies that have two."""
 
 
 class TimedLoop:
@@ -28,7 +30,7 @@ class TimedLoop:
     def __init__(self, place: lockstep.World, strategy: str, folder: Path, *, measure: bool) -> None:
         recipe: Recipe = load("mlp")
         self._trainer = lockstep.Trainer(
-            place, recipe.model, recipe.optimizer, recipe.loss, strategy=strategy, lanes=2, measure=measure
+            place, recipe.model, recipe.optimizer, recipe.loss, strategy=strategy, lanes=LANES, measure=measure
         )
         source = self._trainer.batches(recipe.dataset(), global_batch=recipe.global_batch)
         self._batch: Batch = next(source)
@@ -46,7 +48,7 @@ class TimedLoop:
 
 def measure(plan: dict[str, Any]) -> dict[str, list[float]]:
     """Return the slowest rank's seconds of every sample, of both sides."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
     if plan["workers"] > 1:
         join(plan, plan["backend"])
     place = world(plan, plan["backend"])

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from lockstep.bench.ranks.rank import PHASES, RESULT, Note, note_of
+from lockstep.bench.ranks.rank import PHASES, RESULT, THREADS, Note, note_of
 from lockstep.bench.ranks.tracebacks import first_traceback
 from lockstep.errors import RunFailed
 from lockstep.launch.parent_death import die_with_parent
@@ -49,8 +49,8 @@ def run_ranks(
     """Run a module once per rank with the plan as its argument; return what rank 0 measured."""
     with tempfile.TemporaryDirectory() as name, Phases(tell) as phases:
         folder = Path(name)
-        # The opponent's best: its own device on loopback. One thread a rank, as torchrun sets it.
-        variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **(environment or {})}
+        # The opponent's best: its own device on loopback.
+        variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": str(THREADS), **(environment or {})}
         with Ranks(folder) as ranks:
             for rank in range(workers):
                 own = {"rank": rank, "workers": workers, "folder": name, PHASES: phases.sink if rank == 0 else None}

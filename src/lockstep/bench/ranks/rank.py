@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 RESULT, PHASES = "result.json", "phases"
 GROUP_SECONDS = 300.0
+THREADS = 1
+"""Of each rank, as torchrun sets it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ def join(plan: dict[str, Any], backend: str) -> None:
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
     dist.init_process_group(
         backend,
         init_method=f"file://{plan['folder']}/store",
@@ -81,7 +83,7 @@ def world(plan: dict[str, Any], backend: str | None) -> World:
 
     rank, size = plan["rank"], plan["workers"]
     here = {"local_rank": rank, "local_size": size, "node": 0, "nodes": 1, "host": "here", "device": "cpu"}
-    return lockstep.World(rank=rank, size=size, threads=1, backend=backend, launcher="bench", **here)
+    return lockstep.World(rank=rank, size=size, threads=THREADS, backend=backend, launcher="bench", **here)
 
 
 def _leave() -> None:

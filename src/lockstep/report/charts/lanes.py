@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
 from lockstep.report import svg
 from lockstep.report.charts import marks
 from lockstep.report.charts.frame import NARROW, WIDE, Chart, Plane, series
+from lockstep.report.compare import Comparison
 from lockstep.report.rows import Row
 from lockstep.report.sweep import sweeps
 from lockstep.report.units import duration, plural, time_unit, times
@@ -16,13 +17,14 @@ from lockstep.report.units import duration, plural, time_unit, times
 HEIGHT = 330.0
 
 
-def chart(rows: Sequence[Row]) -> Chart | None:
-    """Return the chart of lanes, if anything ran with more than one number of them."""
+def charts(comparison: Comparison) -> Iterator[Chart]:
+    """Yield the chart of lanes, if anything ran with more than one number of them."""
+    rows = comparison.rows
     swept = sweeps(rows)
     if not swept:
-        return None
+        return
     colours = series(rows)
-    return Chart(
+    yield Chart(
         key="lanes",
         title="What lanes cost",
         help="Time of a step by number of lanes. The bits are the same on any number of workers up to the lanes, so a "

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from lockstep.report import svg
 from lockstep.report.charts.frame import DASHES, NARROW, WIDE, Chart, Key, Plane, series
-from lockstep.report.collect import Run
-from lockstep.report.rows import Row
+from lockstep.report.compare import Comparison
 
 HEIGHT = 340.0
 LARGEST = 1e300
@@ -21,16 +20,17 @@ TABLE = 8
 STRIPE = 9.0
 
 
-def chart(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> Chart | None:
-    """Return the chart of losses: the first finished run of each row."""
+def charts(comparison: Comparison) -> Iterator[Chart]:
+    """Yield the chart of losses: the first finished run of each row."""
+    rows, runs = comparison.rows, comparison.runs
     curves = {row.name: runs[row.name][0].losses for row in rows if runs.get(row.name)}
     curves = {name: losses for name, losses in curves.items() if any(map(_drawn, losses))}
     if not curves:
-        return None
+        return
     colours = series(rows)
     last = max(len(losses) for losses in curves.values()) - 1
     shown = spread(last + 1)
-    return Chart(
+    yield Chart(
         key="losses",
         title="Loss",
         help="The loss of each step over all ranks. Ways with the same loss in every step share one line, striped in "

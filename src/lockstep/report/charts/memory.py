@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
 from lockstep.report import svg
 from lockstep.report.charts.frame import HALF, NARROW, Chart, RowFrame, means, series
+from lockstep.report.compare import Comparison
 from lockstep.report.rows import Row
 from lockstep.report.units import plural, size, size_unit
 
 
-def chart(rows: Sequence[Row]) -> Chart | None:
-    """Return the chart of peak memory, a bar for each rank."""
+def charts(comparison: Comparison) -> Iterator[Chart]:
+    """Yield the chart of peak memory, a bar for each rank."""
+    rows = comparison.rows
     measured = [row for row in rows if row.peak_memory and max(row.peak_memory) > 0]
     if not measured:
-        return None
+        return
     measures = sorted({row.memory_measure for row in measured if row.memory_measure})
     measure = ", ".join(measures) or "peak memory"
     colours = series(rows)
-    return Chart(
+    yield Chart(
         key="memory",
         title="Memory per rank",
         help=f"A bar for each rank. Measured: {measure}. The figure is the largest rank's, and in brackets all ranks'.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from markupsafe import Markup
 
@@ -10,7 +10,7 @@ from lockstep.report import svg
 from lockstep.report.charts.frame import HALF, NARROW, Chart, Plane, series
 from lockstep.report.charts.losses import LARGEST, Style, curve_key, spread, styles
 from lockstep.report.collect import Run
-from lockstep.report.rows import Row
+from lockstep.report.compare import Comparison
 
 HEIGHT = 330.0
 MOST = 6
@@ -19,8 +19,9 @@ Curve = tuple[tuple[int, float], ...]
 """Steps done, and the value then."""
 
 
-def charts(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> list[Chart]:
+def charts(comparison: Comparison) -> list[Chart]:
     """Return a chart for each metric that was evaluated more than once: the first finished run of each row."""
+    rows, runs = comparison.rows, comparison.runs
     shown = {row.name: runs[row.name][0] for row in rows if runs.get(row.name)}
     names = list(dict.fromkeys(name for run in shown.values() for line in run.evaluations for name in line.metrics))
     made: list[Chart] = []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
 from lockstep.report import svg
 from lockstep.report.charts.frame import NARROW, WIDE, Chart, Key, RowFrame, means
+from lockstep.report.compare import Comparison
 from lockstep.report.rows import Row
 from lockstep.report.units import duration, share, time_unit
 from lockstep.train.schema.scalars import PARTS
@@ -24,12 +25,13 @@ LABELS = {
 LEGEND = tuple(Key(colour=f"p-{part}", label=LABELS[part]) for part in PARTS)
 
 
-def chart(rows: Sequence[Row]) -> Chart | None:
-    """Return the chart of step parts, if any row measured them."""
+def charts(comparison: Comparison) -> Iterator[Chart]:
+    """Yield the chart of step parts, if any row measured them."""
+    rows = comparison.rows
     measured = [row for row in rows if row.parts and sum(row.parts.values()) > 0]
     if not measured:
-        return None
-    return Chart(
+        return
+    yield Chart(
         key="parts",
         title="Where a step's time goes",
         help="A mean step, the mean over ranks. Exchange is the part that nothing else hides; what runs behind "

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
 from lockstep.report import svg
 from lockstep.report.charts import marks
 from lockstep.report.charts.frame import HALF, NARROW, Chart, Plane, strategy_series
-from lockstep.report.compare import Point
-from lockstep.report.rows import Row
+from lockstep.report.compare import Comparison, Point
 from lockstep.report.units import digits, plural, rate, share, times
 
 HEIGHT = 330.0
 
 
-def chart(points: Sequence[Point], rows: Sequence[Row]) -> Chart | None:
-    """Return the chart of scaling, if there is more than one number of workers."""
+def charts(comparison: Comparison) -> Iterator[Chart]:
+    """Yield the chart of scaling, if there is more than one number of workers."""
+    points = comparison.curve
     if len({point.workers for point in points}) < 2:
-        return None
-    by_strategy = strategy_series(rows)
+        return
+    by_strategy = strategy_series(comparison.rows)
     colours = {point.curve: by_strategy.get(point.strategy, "s1") for point in points}
     names = list(colours)
-    return Chart(
+    yield Chart(
         key="scaling",
         title="Scaling",
         help="Samples per second by number of workers. The dashed line is the ideal: twice the workers, twice the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -10,8 +10,8 @@ from markupsafe import Markup
 from lockstep.report import svg
 from lockstep.report.charts.frame import NARROW, WIDE, Chart, RowFrame
 from lockstep.report.charts.parts import LABELS, LEGEND
-from lockstep.report.collect import Run, Span, spans
-from lockstep.report.rows import Row
+from lockstep.report.collect import Span, spans
+from lockstep.report.compare import Comparison
 from lockstep.report.units import duration, plural, time_unit
 from lockstep.train.schema.scalars import PARTS
 
@@ -33,13 +33,14 @@ class Strip:
     length: float
 
 
-def chart(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> Chart | None:
-    """Return the timeline of the first run of each row that recorded one."""
+def charts(comparison: Comparison) -> Iterator[Chart]:
+    """Yield the timeline of the first run of each row that recorded one."""
+    rows, runs = comparison.rows, comparison.runs
     strips = [cut_out(row.name, spans(runs[row.name][0])) for row in rows if runs.get(row.name)]
     shown = [one for one in strips if one is not None]
     if not shown:
-        return None
-    return Chart(
+        return
+    yield Chart(
         key="timeline",
         title="Ranks in time",
         help=f"At most {plural(STEPS, 'step')} of one run of each way, a strip for each rank, all on one scale. "

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
 from lockstep.report import svg, theme
 from lockstep.report.charts.frame import NARROW, WIDE, Chart, RowFrame, means, series
+from lockstep.report.compare import Comparison
 from lockstep.report.rows import Row
 from lockstep.report.units import digits, duration, time_unit, times
 
 BAR = 26.0
 
 
-def chart(rows: Sequence[Row]) -> Chart | None:
-    """Return the chart of training times; a way that did not run has its reason in place of a bar."""
+def charts(comparison: Comparison) -> Iterator[Chart]:
+    """Yield the chart of training times; a way that did not run has its reason in place of a bar."""
+    rows = comparison.rows
     if not any(row.seconds for row in rows):
-        return None
-    return Chart(
+        return
+    yield Chart(
         key="times",
         title="Training time",
         help="The bar is the median of the repeats, the line on it reaches from the fastest to the slowest. "
