@@ -10,17 +10,20 @@ from lockstep.version import __version__
 
 if TYPE_CHECKING:
     from lockstep import data, nn
+    from lockstep.events import EpochDone, StepDone
     from lockstep.recipe import Loss, Recipe
     from lockstep.train.trainer import Trainer
     from lockstep.world.join import join
     from lockstep.world.place import World
 
-__all__ = ["Loss", "Recipe", "Trainer", "World", "__version__", "data", "join", "nn"]
+__all__ = ["EpochDone", "Loss", "Recipe", "StepDone", "Trainer", "World", "__version__", "data", "join", "nn"]
 
 # Looked up on first use: the command line must answer before torch is imported.
 _HOMES = {
+    "EpochDone": "lockstep.events",
     "Loss": "lockstep.recipe",
     "Recipe": "lockstep.recipe",
+    "StepDone": "lockstep.events",
     "Trainer": "lockstep.train.trainer",
     "World": "lockstep.world.place",
     "join": "lockstep.world.join",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
+    from lockstep.events import EpochDone, StepDone
+
 BUILT_IN = ("cifar100", "mlp", "bytes")
 
 
@@ -71,6 +73,10 @@ class Recipe:
     """Makes a learning-rate schedule for the optimizer; it advances once per step."""
     seed: int = 0
     """Of weights, order of samples, dropout and augmentation."""
+    on_step: Callable[[StepDone], None] | None = None
+    """Called on rank 0 after each step of `lockstep run`, with its numbers; it changes nothing of the training."""
+    on_epoch: Callable[[EpochDone], None] | None = None
+    """Called on rank 0 after each pass over the data of `lockstep run`, with its numbers."""
     name: str = ""
     """Its name in reports; by default that of the file or of the built-in recipe."""
 
@@ -81,6 +87,10 @@ class Recipe:
                     f"Recipe({field}=...) must be a function, found {_kind(getattr(self, field))}: pass a function, "
                     f"e.g. {field}={_EXAMPLES[field]}"
                 )
+        for field in ("on_step", "on_epoch"):
+            value = getattr(self, field)
+            if value is not None and not callable(value):
+                raise BadInput(f"Recipe({field}=...) must be a function of one event, found {_kind(value)}")
         for field in ("global_batch", "epochs"):
             if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
                 raise BadInput(f"found Recipe({field}={getattr(self, field)!r}), expected a whole number from 1 up")

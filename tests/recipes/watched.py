@@ -1,9 +1,12 @@
 """The small recipe with evaluations that would leave a trace, if they were let."""
 
+import json
 import os
 import random
 import signal
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,10 @@ import tiny  # the folder of a recipe is on the path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import MultiStepLR
 from torch.utils.data import Dataset
 
-from lockstep import Recipe
+from lockstep import EpochDone, Recipe, StepDone
 
 
 class Noisy(Dataset[tuple[Tensor, Tensor]]):
@@ -82,3 +86,51 @@ def peaks_and_dies() -> Recipe:
         return tiny.loss(model, batch)
 
     return replace(peaks(), loss=deadly)
+
+
+def tell(event: StepDone | EpochDone) -> None:
+    """Write an event into the run folder, and leave every generator elsewhere."""
+    shown = {**vars(event), "folder": event.folder.name, "settings": event.settings["strategy"]}
+    with open(event.folder / f"{type(event).__name__}.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(shown) + "\n")
+    torch.manual_seed(len(shown))
+    random.seed(1)
+    np.random.seed(1)
+
+
+def called() -> Recipe:
+    def schedule(optimizer: torch.optim.Optimizer) -> MultiStepLR:
+        return MultiStepLR(optimizer, [4])
+
+    return replace(recipe(), on_step=tell, on_epoch=tell, schedule=schedule)
+
+
+def uncalled() -> Recipe:
+    return replace(called(), on_step=None, on_epoch=None)
+
+
+def raising() -> Recipe:
+    def fail(event: StepDone) -> None:
+        if event.step == 2:
+            raise ValueError("the tracker is not there")
+
+    return replace(recipe(), on_step=fail)
+
+
+def looked_at() -> Recipe:
+    """The last callback returns when the event file, as others see it, has a step."""
+
+    def look(event: StepDone) -> None:
+        while event.last and not events(event.folder).get("loss"):
+            time.sleep(0.1)
+
+    return replace(recipe(), on_step=look)
+
+
+def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return what TensorBoard would show of a run."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder / "tensorboard"))
+    read.Reload()
+    return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}

@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         (b'{"schema": "\xff"}', "it is not UTF-8 text"),
         (
             b'{"schema": 99}',
-            "schema version 99, and this is Lockstep .*, which reads schema version 6: use the version",
+            "schema version 99, and this is Lockstep .*, which reads schema version 7: use the version",
         ),
         (b'{"schema": 1, "versions": {"lockstep": "0.0.9"}}', r"schema version 1 \(Lockstep 0\.0\.9\), and"),
         (b"[]", r"the content is \[\], expected an object"),

@@ -40,6 +40,7 @@ TYPED: dict[str, tuple[list[str], Any]] = {
     "eval_every": (["--eval-every", "4"], 4),
     "keep_best": (["--keep-best", "accuracy"], "accuracy"),
     "patience": (["--patience", "3"], 3),
+    "tensorboard": (["--tensorboard"], True),
 }
 """Each option as it is typed, and what the field then is; a path is made absolute."""
 

@@ -12,6 +12,7 @@ from lockstep.report.charts import times
 from lockstep.report.markdown import markdown
 from lockstep.report.page import page
 from lockstep.report.trace import trace
+from lockstep.train.event_file import check_tensorboard
 from lockstep.train.records import write_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def write_all(comparison: Comparison, folder: Path, tensorboard: bool = False) -
     The page comes first in what is returned: it is what a person opens. Files of an earlier report are replaced whole.
     """
     if tensorboard:
-        events.check()
+        check_tensorboard()
     contents = {
         PAGE: page(comparison),
         "comparison.md": markdown(comparison),

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.errors import BadInput
+from lockstep.train.event_file import EventFile, check_tensorboard
 
 if TYPE_CHECKING:
     from lockstep.report.collect import FinishedRun
     from lockstep.report.compare import Comparison
 
 
-def check() -> None:
-    """Refuse before any work where the package is not there."""
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        raise BadInput(
-            "--tensorboard needs the package tensorboard: pip install 'lockstep-train[tensorboard]'"
-        ) from None
-
-
 def write(comparison: Comparison, folder: Path) -> list[Path]:
     """Write the event files of every run; return their folders."""
-    check()
+    check_tensorboard()
     made = []
     for name, runs in comparison.runs.items():
         for repeat, run in enumerate(runs, start=1):
@@ -37,17 +27,9 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def _write_run(run: FinishedRun, folder: Path) -> None:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-    writer = EventFileWriter(str(folder))
-    try:
+    with contextlib.closing(EventFile(folder)) as file:
         for step, when, values in scalars(run):
-            kept = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-            writer.add_event(Event(wall_time=when, step=step, summary=Summary(value=kept)))
-    finally:
-        writer.close()
+            file.add(step, values, when)
 
 
 def scalars(run: FinishedRun) -> Iterator[tuple[int, float, dict[str, float]]]:
@@ -63,4 +45,4 @@ def scalars(run: FinishedRun) -> Iterator[tuple[int, float, dict[str, float]]]:
                 values[f"memory/rank_{rank}"] = float(line.memory)
         metrics = evaluated.get(ranks[0].step, {})
         values |= {f"evaluation/{name}": value for name, value in metrics.items() if value is not None}
-        yield ranks[0].step, ranks[0].began, {tag: value for tag, value in values.items() if math.isfinite(value)}
+        yield ranks[0].step, ranks[0].began, values

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from lockstep.strategies.base import StepStats
     from lockstep.train.evaluations import Evaluations
     from lockstep.train.fingerprints import Fingerprints
+    from lockstep.train.followers import Followers
     from lockstep.train.keeper import Keeper
     from lockstep.train.metric_watch import MetricWatch
     from lockstep.train.progress import Progress
@@ -28,9 +29,10 @@ class Between:
     """None with `--no-measure`."""
     watch: MetricWatch
     keeper: Keeper
+    followers: Followers
 
-    def after(self, stats: StepStats) -> bool:
-        """Do what is due after a step, and say whether the run goes on; all ranks call this together."""
+    def after(self, stats: StepStats, total: float) -> bool:
+        """Do what is due after a step of so many seconds, say whether the run goes on; all ranks call this together."""
         trainer = self.trainer
         metrics = self.evaluations.after(trainer)
         if metrics is not None:
@@ -40,10 +42,11 @@ class Between:
         if self.fingerprints is not None:
             self.fingerprints.after(stats.step, trainer.strategy.holdings, last=last)
         self.keeper.after(trainer, last=last)
+        self.followers.after(stats, total, metrics or {}, last=last)
         return not last
 
     @property
     def seconds(self) -> float:
         """How long it took in all."""
-        parts = (self.evaluations, self.watch, self.fingerprints, self.keeper)
+        parts = (self.evaluations, self.watch, self.fingerprints, self.keeper, self.followers)
         return sum(part.seconds for part in parts if part is not None)

@@ -16,6 +16,7 @@ from lockstep.train.between import Between
 from lockstep.train.evaluations import Evaluations
 from lockstep.train.final_weights import check_weights
 from lockstep.train.fingerprints import Fingerprints
+from lockstep.train.followers import Followers
 from lockstep.train.keeper import Keeper, go_on
 from lockstep.train.metric_watch import MetricWatch
 from lockstep.train.progress import Progress
@@ -68,26 +69,16 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     records.write(header(trainer.mesh, plan, trainer.strategy.how()))
     resumed = go_on(trainer, folder, recipe.name) if spec.resume else []
     trainer.check_data(dataset, global_batch=recipe.global_batch)
-    evaluations, watch = Evaluations(spec, recipe, plan, records), MetricWatch(spec, folder, recipe.name, trainer)
-    if trainer.best is not None:  # known before hours of training
-        watch.check(trainer, evaluations.names(trainer))
+    shown = spec.progress and world.rank == 0
+    label = f"{recipe.name} {spec.strategy}, {world.size} worker{'s' if world.size > 1 else ''}"
+    progress = Progress(plan.steps, label=label, shown=shown, first=trainer.steps)
+    between = _between(spec, recipe, plan, trainer, progress, records)
     trainer.mesh.everyone.barrier()
     log = StepLog(records, world.device, spec.measure)
     started = time.time()
-    label = f"{recipe.name} {spec.strategy}, {world.size} worker{'s' if world.size > 1 else ''}"
-    shown = spec.progress and world.rank == 0
     if shown:
         _announce(spec, world, recipe, plan)
-    with Progress(plan.steps, label=label, shown=shown, first=trainer.steps) as progress:
-        between = Between(
-            trainer=trainer,
-            steps=plan.steps,
-            progress=progress,
-            evaluations=evaluations,
-            watch=watch,
-            fingerprints=Fingerprints(folder, trainer.mesh.everyone) if spec.measure else None,
-            keeper=Keeper(folder, recipe.name, spec.checkpoint_every, records),
-        )
+    with progress, contextlib.closing(between.followers):
         seconds = run_steps(trainer, _all_batches(trainer, recipe, dataset, plan), log, progress, between)
     ended = Ended(
         plan=replace(plan, steps=trainer.steps),
@@ -95,21 +86,42 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         model=trainer.model,
         holdings=trainer.strategy.holdings(),
         digest=trainer.digest(),
-        metrics=evaluations.metrics,
+        metrics=between.evaluations.metrics,
         started=started,
         seconds=seconds,
         paused=between.fingerprints.seconds if between.fingerprints else 0.0,
         depends_on_workers=depends_on_workers(spec),
         same_bits_up_to=same_bits_up_to(spec, plan.lanes),
-        evaluation_seconds=evaluations.seconds,
+        evaluation_seconds=between.evaluations.seconds,
+        callback_seconds=between.followers.seconds,
         how=trainer.strategy.how(),
-        checkpoint_seconds=between.keeper.seconds + watch.seconds,
+        checkpoint_seconds=between.keeper.seconds + between.watch.seconds,
         best=trainer.best,
-        stopped=watch.stopped,
+        stopped=between.watch.stopped,
         resumed=resumed,
         most_weights=spec.most_weights,
     )
     leave_result(folder, trainer.mesh, log, ended)
+
+
+def _between(
+    spec: RunSpec, recipe: Recipe, plan: Plan, trainer: Trainer, progress: Progress, records: Records
+) -> Between:
+    """Make what works between the steps; refuse a metric that there is not, before hours of training."""
+    folder, watch = records.path.parent, MetricWatch(spec, records.path.parent, recipe.name, trainer)
+    evaluations = Evaluations(spec, recipe, plan, records)
+    if trainer.best is not None:
+        watch.check(trainer, evaluations.names(trainer))
+    return Between(
+        trainer=trainer,
+        steps=plan.steps,
+        progress=progress,
+        evaluations=evaluations,
+        watch=watch,
+        fingerprints=Fingerprints(folder, trainer.mesh.everyone) if spec.measure else None,
+        keeper=Keeper(folder, recipe.name, spec.checkpoint_every, records),
+        followers=Followers(spec, recipe, plan, folder, trainer),
+    )
 
 
 def _announce(spec: RunSpec, world: World, recipe: Recipe, plan: Plan) -> None:
@@ -135,10 +147,11 @@ def run_steps(
         except NotFinite:
             log.write_not_finite(batch.step, batch.epoch)
             raise
-        log.write(stats, epoch=batch.epoch, began=at, total=time.perf_counter() - before)
+        total = time.perf_counter() - before
+        log.write(stats, epoch=batch.epoch, began=at, total=total)
         log.samples += batch.samples
         progress.step(stats.step + 1, stats.loss)
-        if between is not None and not between.after(stats):
+        if between is not None and not between.after(stats, total):
             break
         at, before = time.time(), time.perf_counter()
     trainer.mesh.everyone.barrier()

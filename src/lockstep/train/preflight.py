@@ -10,6 +10,7 @@ from lockstep.registry import PeerDescription, describe
 from lockstep.train.best_metric import wanted_metric
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.evaluate import evaluation_source
+from lockstep.train.event_file import check_tensorboard
 from lockstep.train.one_sample_lanes import check_one_sample_lanes
 from lockstep.train.records import CannotWrite, create_folder
 from lockstep.train.resume import check_standing, history, holding, put_aside, read_standing
@@ -31,13 +32,16 @@ def preflight(spec: RunSpec, out: Path) -> None:
     description.check_workers(spec.workers)
     if spec.checkpoint_every is not None and spec.checkpoint_every < 1:
         raise BadInput(f"--checkpoint-every {spec.checkpoint_every}: at least 1 step is needed between checkpoints")
+    if spec.tensorboard:
+        check_tensorboard()
     recipe = spec.load()
-    check_evaluation(spec, recipe)
+    check_evaluation_options(spec, recipe)
     data = recipe.dataset()
     plan = spec.plan(recipe, data)
     source = open_source(data, recipe.collate, recipe.global_batch)
     if isinstance(description, PeerDescription):
         _check_peer(spec, plan, source, drop_last=recipe.drop_last)
+        _check_followed_peer(spec, recipe)
     _check_evaluation(recipe, source)
     if not spec.sync_batchnorm:
         check_one_sample_lanes(recipe, source, plan)
@@ -53,7 +57,7 @@ def preflight(spec: RunSpec, out: Path) -> None:
         raise BadInput(str(error)) from error
 
 
-def check_evaluation(spec: RunSpec, recipe: Recipe) -> None:
+def check_evaluation_options(spec: RunSpec, recipe: Recipe) -> None:
     """Refuse evaluations that cannot be, as far as that is known before the first one."""
     counts = {"--eval-every": (spec.eval_every, "step"), "--patience": (spec.patience, "evaluation")}
     for option, (count, what) in counts.items():
@@ -114,9 +118,6 @@ def _check_peer(spec: RunSpec, plan: Plan, source: Source, *, drop_last: bool) -
         )
     if spec.sync_batchnorm:
         raise BadInput(f"--sync-batchnorm: strategy {spec.strategy} has no SyncBatchNorm on the CPU; use ddp")
-    if spec.eval_every is not None or spec.keep_best is not None:
-        option = "--keep-best" if spec.eval_every is None else "--eval-every"
-        raise BadInput(f"{option}: strategy {spec.strategy} is evaluated only after its last step; use ddp")
     if spec.checkpoint_every is not None or spec.resume:
         raise BadInput(f"strategy {spec.strategy} writes and reads no checkpoints here: use ddp")
     if source.stream:
@@ -125,4 +126,20 @@ def _check_peer(spec: RunSpec, plan: Plan, source: Source, *, drop_last: bool) -
         raise BadInput(
             f"strategy {spec.strategy} would drop short batches of a lane, not of all ranks: leave drop_last out, or "
             "use ddp"
+        )
+
+
+def _check_followed_peer(spec: RunSpec, recipe: Recipe) -> None:
+    """Refuse to follow a peer's run on the way: its loop is its own."""
+    asked = {
+        "--eval-every": spec.eval_every is not None,
+        "--keep-best": spec.keep_best is not None,
+        "--tensorboard": spec.tensorboard,
+        "Recipe(on_step=...)": spec.monitored and recipe.on_step is not None,
+        "Recipe(on_epoch=...)": spec.monitored and recipe.on_epoch is not None,
+    }
+    for what in (name for name, given in asked.items() if given):
+        raise BadInput(
+            f"{what}: strategy {spec.strategy} runs its own loop, and is evaluated only after its last step; use ddp, "
+            "or leave it out"
         )

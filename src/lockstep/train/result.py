@@ -71,6 +71,8 @@ class Ended:
     """Spent on checkpoints; no part of `seconds`."""
     evaluation_seconds: float = 0.0
     """Spent on evaluations; no part of `seconds`."""
+    callback_seconds: float = 0.0
+    """Spent on the recipe's callbacks and on TensorBoard; no part of `seconds`."""
     best: BestMetric | None = None
     """The best evaluation, where one is kept."""
     stopped: str = ""
@@ -164,6 +166,7 @@ def _result(
         compile_seconds=_compile_seconds(log, ended.model, slowest.step_seconds),
         checkpoint_seconds=ended.checkpoint_seconds,
         evaluation_seconds=ended.evaluation_seconds,
+        callback_seconds=ended.callback_seconds,
         start_seconds=start_seconds,
         warmup_steps=warmup(len(log.totals)),
         step_seconds=slowest.step_seconds,

@@ -80,8 +80,11 @@ class RunSpec(Settings):
         int | None,
         Option(help="Stop after so many evaluations in which the metric of --keep-best did not improve.", only="run"),
     ] = None
+    tensorboard: Annotated[
+        bool, Option(help="Write TensorBoard event files while it trains; needs the extra tensorboard.", only="run")
+    ] = False
     monitored: bool = False
-    """Whether somebody follows the run: it evaluates after every epoch. A comparison leaves that out."""
+    """Whether somebody follows the run: it evaluates after every epoch, and calls back. A comparison does neither."""
     most_weights: int | None = None
     """Final weights of more bytes are not written; None: they are, whatever their size."""
     resume: bool = False

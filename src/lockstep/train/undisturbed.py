@@ -20,7 +20,7 @@ def undisturbed(model: nn.Module, device: str) -> Iterator[None]:
     """Restore the buffers, the mode of every module and the random generators of the process afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    with generators_restored(), _device_generator_restored(torch.device(device)):
+    with generators_kept(device):
         try:
             yield
         finally:
@@ -29,6 +29,13 @@ def undisturbed(model: nn.Module, device: str) -> Iterator[None]:
                     buffer.copy_(before)
             for module, mode in modes:
                 module.training = mode
+
+
+@contextmanager
+def generators_kept(device: str) -> Iterator[None]:
+    """Restore the random generators of the process afterwards, that of its device too."""
+    with generators_restored(), _device_generator_restored(torch.device(device)):
+        yield
 
 
 def seed_evaluation(chunk: int) -> None:

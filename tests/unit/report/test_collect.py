@@ -70,7 +70,7 @@ RANK |= {"replica": 0, "stage": 0, "sent": 0, "peak_memory": 1, "loss": 1.0, "we
         ("outcome", 3, "outcome is 3, expected text"),
         ("outcome", "perhaps", 'outcome is "perhaps", which is unknown to this version'),
         ("colour", "red", "colour is unknown to this version"),
-        ("schema", 99, "result.json has schema version 99, and this is Lockstep 0.1.0, which reads schema version 6"),
+        ("schema", 99, "result.json has schema version 99, and this is Lockstep 0.1.0, which reads schema version 7"),
         ("schema", None, "result.json has no schema version"),
         ("memory_measure", "\ud800", "it is not JSON (unexpected end of hex escape"),
     ],

@@ -96,6 +96,8 @@ class Done(Document, frozen=True, kw_only=True, tag_field="outcome", tag="done")
     """Spent on writing checkpoints and best weights; no part of `seconds`."""
     evaluation_seconds: Seconds = 0.0
     """Spent on evaluations; no part of `seconds`."""
+    callback_seconds: Seconds = 0.0
+    """Spent on the recipe's `on_step` and `on_epoch` and on TensorBoard; no part of `seconds`."""
     start_seconds: Seconds
     """From run.json to the first step: starting, importing, joining, making data and model."""
     warmup_steps: Count

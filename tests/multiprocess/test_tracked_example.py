@@ -1,0 +1,25 @@
+"""The example that hands a run to a tracker: the tracker has every step, and the bits are those without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.report.collect import read_finished
+from tests.commands import lockstep
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_a_run_is_kept_for_weights_and_biases(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    arguments = ["--steps", "6", "--eval-every", "3", "--threads", "1"]
+    for name in ("my_recipe", "tracked_recipe"):
+        done = lockstep("run", str(EXAMPLES / f"{name}.py"), *arguments, "--out", name, cwd=tmp_path)
+        assert done.code == 0, done.text
+    plain, tracked = (read_finished(tmp_path / name) for name in ("my_recipe", "tracked_recipe"))
+    assert tracked.result.digest == plain.result.digest
+    (kept,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    content = kept.read_bytes()
+    assert all(name in content for name in (b"learning_rate", b"evaluation/accuracy", b"tracked_recipe"))
