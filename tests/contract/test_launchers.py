@@ -55,9 +55,9 @@ def test_trains(
     assert {header.size for header in headers} == {workers}
     assert {header.device for header in headers} == {"cpu"}
     assert len({header.pid for header in headers}) == workers
-    found = outcome(out)
-    assert len(found["losses"]) == 16
-    assert found == expected
+    trained = outcome(out)
+    assert len(trained["losses"]) == 16
+    assert trained == expected
     assert "loss by step" in done.out
     assert marked.survivors() == []
 

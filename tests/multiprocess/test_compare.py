@@ -25,7 +25,7 @@ def rows_of(done: Done) -> dict[str, dict[str, Any]]:
 def test_side_by_side(tmp_path: Path) -> None:
     done = lockstep("compare", TINY, "--repeats", "2", "--json", "--out", "out", cwd=tmp_path)
     assert done.code == 0, done.text
-    found, rows = json.loads(done.out), rows_of(done)
+    comparison, rows = json.loads(done.out), rows_of(done)
     assert {"single", "dp", "ddp", "torch-ddp"} <= set(rows)
     assert rows["single"]["digest"] == rows["dp"]["digest"] == rows["ddp"]["digest"]
     assert rows["dp"]["parity"] == rows["ddp"]["parity"] == "same bits"
@@ -47,8 +47,8 @@ def test_side_by_side(tmp_path: Path) -> None:
         assert abs(row["unaccounted"]) < 0.05
     assert rows["single"]["speed_up"] == 1.0
     assert rows["single"]["threads"] == rows["torch-ddp"]["threads"]
-    assert re.match(r"(Fastest: |No clear winner: the spreads of )\S+", found["recommendation"][0])
-    assert found["settings"]["command"].startswith("lockstep compare ")
+    assert re.match(r"(Fastest: |No clear winner: the spreads of )\S+", comparison["recommendation"][0])
+    assert comparison["settings"]["command"].startswith("lockstep compare ")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"torch-ddp-2", "plan.json", "report.html", "comparison.md"} <= names
     assert (tmp_path / "out" / "torch-ddp-1" / "final.safetensors").is_file()
@@ -206,9 +206,9 @@ def test_refused(
 
 def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     done = inside(["doctor", "--json"], tmp_path, monkeypatch, capfd)
-    found = json.loads(done.out)
-    assert found["started_by"] == "inline"
-    assert found["launchers"]["spawn"] == "yes"
+    decision = json.loads(done.out)
+    assert decision["started_by"] == "inline"
+    assert decision["launchers"]["spawn"] == "yes"
     env = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "host-a", "MASTER_PORT": "29511", "OMP_NUM_THREADS": "1"}
     done = inside(["doctor"], tmp_path, monkeypatch, capfd, env)
     assert done.code == 0, done.text

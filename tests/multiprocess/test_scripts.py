@@ -54,9 +54,9 @@ def test_the_example_of_an_own_loop(name: str, request: pytest.FixtureRequest, t
 def test_the_example_of_a_stock_loop(backend: str, tmp_path: Path) -> None:
     done = lockstep("launch", "--workers", "2", STOCK_DDP, "--", "--backend", backend, cwd=tmp_path)
     assert done.code == 0, done.text
-    found = re.findall(r"rank (\d) of 2: loss \d+\.\d+, weights (-?\d+\.\d+)", done.out)
-    assert sorted(rank for rank, _ in found) == ["0", "1"], done.text
-    assert found[0][1] == found[1][1]
+    ranks = re.findall(r"rank (\d) of 2: loss \d+\.\d+, weights (-?\d+\.\d+)", done.out)
+    assert sorted(rank for rank, _ in ranks) == ["0", "1"], done.text
+    assert ranks[0][1] == ranks[1][1]
 
 
 def test_inline(tmp_path: Path) -> None:

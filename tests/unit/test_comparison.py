@@ -51,19 +51,19 @@ def go(
 
 
 def test_rows_of_one_number_of_workers() -> None:
-    found = ways(SPEC, ["single", "dp", "ddp"], [2], [4], 4)
-    assert [way.name for way in found] == ["single", "single, 4 threads", "dp", "ddp"]
-    assert [way.spec.workers for way in found] == [1, 1, 2, 2]
-    assert [way.spec.threads for way in found] == [1, 4, 1, 1]
-    assert {way.spec.lanes for way in found} == {4}
-    assert found[1].folder(2) == "single-4-threads-2"
+    rows = ways(SPEC, ["single", "dp", "ddp"], [2], [4], 4)
+    assert [way.name for way in rows] == ["single", "single, 4 threads", "dp", "ddp"]
+    assert [way.spec.workers for way in rows] == [1, 1, 2, 2]
+    assert [way.spec.threads for way in rows] == [1, 4, 1, 1]
+    assert {way.spec.lanes for way in rows} == {4}
+    assert rows[1].folder(2) == "single-4-threads-2"
 
 
 def test_rows_of_a_scaling_curve() -> None:
-    found = ways(RunSpec(recipe="mlp"), ["single", "ddp"], [1, 2, 4], [4], 8)
-    assert [way.name for way in found] == ["single", "single, 8 threads", "ddp, 2 workers", "ddp, 4 workers"]
-    assert {way.spec.lanes for way in found} == {4}
-    assert {way.spec.threads for way in found} == {1, 8}
+    rows = ways(RunSpec(recipe="mlp"), ["single", "ddp"], [1, 2, 4], [4], 8)
+    assert [way.name for way in rows] == ["single", "single, 8 threads", "ddp, 2 workers", "ddp, 4 workers"]
+    assert {way.spec.lanes for way in rows} == {4}
+    assert {way.spec.threads for way in rows} == {1, 8}
     alone = ways(RunSpec(recipe="mlp"), ["ddp"], [1, 2], [2], 2)
     assert [way.name for way in alone] == ["ddp, 1 worker", "ddp, 2 workers"]
 
@@ -89,13 +89,13 @@ def test_rows_of_a_sweep_over_lanes() -> None:
 
 def test_turns_are_interleaved_shuffled_and_repeatable() -> None:
     asked = plan(repeats=20, names=("single", "dp", "ddp", "torch-ddp"))
-    found = turns(asked)
+    runs = turns(asked)
     for repeat in range(20):
-        group = found[repeat * 4 : repeat * 4 + 4]
+        group = runs[repeat * 4 : repeat * 4 + 4]
         assert {number for number, _ in group} == {repeat + 1}
         assert {way.name for _, way in group} == {"single", "dp", "ddp", "torch-ddp"}
-    assert len({tuple(way.name for _, way in found[at : at + 4]) for at in range(0, 80, 4)}) > 5
-    assert turns(asked) == found
+    assert len({tuple(way.name for _, way in runs[at : at + 4]) for at in range(0, 80, 4)}) > 5
+    assert turns(asked) == runs
 
 
 @pytest.mark.parametrize(

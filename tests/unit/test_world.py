@@ -62,8 +62,8 @@ def test_slurm_is_asked_for_the_allocated_cpus_and_enough_for_the_threads() -> N
 def test_locate_learns_hosts_from_the_ranks() -> None:
     hosts = ["a", "b", "a", "b", "b"]
     place = Place(launcher="manual", rank=4, size=5, local_size=5, local_rank=4, hosts_known=False)
-    found = locate(place, hosts)
-    assert (found.local_rank, found.local_size, found.node, found.nodes) == (2, 3, 1, 2)
+    located = locate(place, hosts)
+    assert (located.local_rank, located.local_size, located.node, located.nodes) == (2, 3, 1, 2)
 
 
 def test_join_alone_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:

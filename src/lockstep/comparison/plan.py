@@ -30,8 +30,7 @@ def ways(
 ) -> tuple[Way, ...]:
     """Return the rows of a comparison: the same threads for all, every number of lanes, and `single` on all cores.
 
-    A number of lanes that is None is the recipe's.
-    Of several numbers of workers, 1 is what `single` is.
+    Lanes that are None are the recipe's. Of several numbers of workers, 1 is what `single` is.
     """
     if len(set(strategies)) != len(strategies):
         raise BadInput(f"--strategies {','.join(strategies)}: each at most once")

@@ -23,21 +23,21 @@ def test_repeats_become_rows(tmp_path: Path) -> None:
         make_run(tmp_path / f"ddp-{repeat}", strategy="ddp", workers=2, slower=slower)
         make_run(tmp_path / f"single-{repeat}", strategy="single", workers=1, slower=2 * slower)
     make_run(tmp_path / "single-wide-1", strategy="single", workers=1, threads=2)
-    found = gather([tmp_path])
-    assert [(row.name, row.repeats) for row in found.rows] == [("single", 3), ("single, 2 threads", 1), ("ddp", 3)]
-    assert found.rows[2].speed_up == pytest.approx(2.0)
-    assert found.settings["global_batch"] == 32
-    assert len(found.runs["ddp"]) == 3
+    comparison = gather([tmp_path])
+    assert [(row.name, row.repeats) for row in comparison.rows] == [("single", 3), ("single, 2 threads", 1), ("ddp", 3)]
+    assert comparison.rows[2].speed_up == pytest.approx(2.0)
+    assert comparison.settings["global_batch"] == 32
+    assert len(comparison.runs["ddp"]) == 3
 
 
 def test_rows_from_two_machines(tmp_path: Path) -> None:
     here = make_run(tmp_path / "a" / "run", strategy="ddp", workers=2)
     there = make_run(tmp_path / "b" / "run", strategy="ddp", workers=2, host="host-b", slower=1.5)
     change(there / "run.json", cpu="Slow CPU")
-    found = gather([here, there])
-    assert [row.name for row in found.rows] == ["ddp, on host-a", "ddp, on host-b"]
-    assert found.rows[1].notes == ("started on host-b (Slow CPU), the first row on host-a",)
-    assert found.hosts == ("host-a", "host-b")
+    comparison = gather([here, there])
+    assert [row.name for row in comparison.rows] == ["ddp, on host-a", "ddp, on host-b"]
+    assert comparison.rows[1].notes == ("started on host-b (Slow CPU), the first row on host-a",)
+    assert comparison.hosts == ("host-a", "host-b")
 
 
 def test_more_that_tells_rows_apart(tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_more_that_tells_rows_apart(tmp_path: Path) -> None:
     make_run(tmp_path / "2", strategy="ddp", workers=4)
     other = make_run(tmp_path / "3", strategy="ddp", workers=4)
     change(other / "result.json", backend="shm")
-    found = gather([tmp_path])
-    assert {row.name for row in found.rows} == {
+    comparison = gather([tmp_path])
+    assert {row.name for row in comparison.rows} == {
         "ddp, 2 workers, gloo",
         "ddp, 4 workers, gloo",
         "ddp, 4 workers, shm",
