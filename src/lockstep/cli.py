@@ -81,6 +81,9 @@ def run(
         Path | None,
         typer.Option(help="Go on with the run in this folder; what else is given replaces what it was started with."),
     ] = None,
+    show_schedule: Annotated[
+        bool, typer.Option("--show-schedule", help="Draw which stage computes which lane when, and train nothing.")
+    ] = False,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -100,12 +103,23 @@ def run(
     given = with_threads(given, place.local_size if place else local_workers(workers, nodes))
     spec = _new_spec(given) if standing is None else resumed_spec(standing, given)
     check_exact(spec.strategy, spec.exact)
+    if show_schedule:
+        _show_schedule(spec)
+        return
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{stem(spec.recipe)}-{spec.strategy}"
     folder = resume.absolute() if resume is not None else out or Path("runs") / name
     if place is not None:
         _as_rank(spec, place, folder, json)
     made = start_run(spec, folder, LauncherOptions(nodes=nodes, extra=tuple(shlex.split(launcher_args))))
     _show_run(made, json)
+
+
+def _show_schedule(spec: RunSpec) -> None:
+    from lockstep.train.stage_check import check_settings_of_stages, schedule_text
+
+    check_settings_of_stages(spec)
+    recipe = spec.load()
+    typer.echo(schedule_text(spec, spec.plan(recipe, recipe.dataset())))
 
 
 @app.command(cls=ListingCommand, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

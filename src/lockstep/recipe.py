@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +38,7 @@ class Loss(NamedTuple):
 LossFunction = Callable[["nn.Module", Any], "Tensor | Loss"]
 Metrics = Callable[["nn.Module", Any], Mapping[str, "float | Tensor | Loss"]]
 OptimizerFactory = Callable[[Iterable["nn.Parameter"]], "Optimizer"]
+LayerList = Callable[["nn.Module"], "Sequence[Any]"]
 ScheduleFactory = Callable[["Optimizer"], "LRScheduler"]
 
 
@@ -71,6 +72,9 @@ class Recipe:
     """Scale the gradient so that its global norm is at most this; None: do not clip."""
     schedule: ScheduleFactory | None = None
     """Makes a learning-rate schedule for the optimizer; it advances once per step."""
+    stages: LayerList | None = None
+    """Lists the model's layers (modules, or small functions) in the order of their calls, for strategies that cut the
+    model; None: its `nn.Sequential`, or its chain of child modules."""
     seed: int = 0
     """Of weights, order of samples, dropout and augmentation."""
     on_step: Callable[[StepDone], None] | None = None
@@ -91,6 +95,11 @@ class Recipe:
             value = getattr(self, field)
             if value is not None and not callable(value):
                 raise BadInput(f"Recipe({field}=...) must be a function of one event, found {_kind(value)}")
+        if self.stages is not None and not callable(self.stages):
+            raise BadInput(
+                f"Recipe(stages=...) must be a function of the model, found {_kind(self.stages)}: pass e.g. "
+                "stages=lambda model: [model.first, model.second]"
+            )
         for field in ("global_batch", "epochs"):
             if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
                 raise BadInput(f"found Recipe({field}={getattr(self, field)!r}), expected a whole number from 1 up")
@@ -127,10 +136,15 @@ class Plan:
     """Steps of the whole run."""
 
 
-def plan(recipe: Recipe, *, workers: int, samples: int | None, steps: int | None = None) -> Plan:
-    """Check that a recipe can be trained on `workers` workers, and count its steps."""
+def plan(
+    recipe: Recipe, *, workers: int, samples: int | None, steps: int | None = None, replicas: int | None = None
+) -> Plan:
+    """Check that a recipe can be trained on so many workers, and count its steps.
+
+    The lanes are shared out to replicas: to the workers, unless the model is cut.
+    """
     lanes = workers if recipe.lanes is None else recipe.lanes
-    check_lanes(lanes, workers, recipe.global_batch)
+    check_lanes(lanes, workers if replicas is None else replicas, recipe.global_batch)
     if samples == 0:
         raise BadInput("the training data is empty: Recipe(data=...) has length 0, expected at least one global batch")
     if samples is not None and recipe.global_batch > samples:

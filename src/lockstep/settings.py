@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Self
 
 from lockstep.errors import BadInput, nearest
-from lockstep.registry import BASELINE
+from lockstep.registry import BASELINE, describe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,14 @@ class Settings:
             bits=True,
         ),
     ] = None
+    stages: Annotated[
+        int | None,
+        Option(help="Into how many parts the model is cut (layers, pipeline).", default="the workers", least=1),
+    ] = None
+    cut: Annotated[
+        str, Option(help="Where: auto, or the first layer of each stage but the first, by number or name, 3,7.")
+    ] = "auto"
+    pipeline_schedule: Annotated[str, Option(help="Order of lanes in a pipeline: 1f1b or fill-drain.")] = "1f1b"
     seed: Annotated[int | None, Option(help="Of weights, order and dropout.", default="the recipe's", bits=True)] = None
     sync_batchnorm: Annotated[
         bool, Option(help="BatchNorm over all workers; results then depend on their number.", bits=True)
@@ -68,6 +76,16 @@ class Settings:
     measure: Annotated[bool, Option(help="Note only time and loss: no parts, no fingerprints.", off="--no-measure")] = (
         True
     )
+
+    @property
+    def stage_count(self) -> int:
+        """Into how many parts the model is cut: all workers, where nothing else is asked for."""
+        return (self.stages or self.workers) if describe(self.strategy).staged else 1
+
+    @property
+    def replicas(self) -> int:
+        """How many whole models there are; they share out the lanes."""
+        return self.workers // self.stage_count
 
     def changed(self, changes: dict[str, Any]) -> Self:
         """Return the settings with some fields changed; refuse a name that is none of them."""

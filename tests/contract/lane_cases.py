@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from lockstep import Loss, Trainer, World
+from lockstep.data.loader import fetch
 from lockstep.recipe import load
 from lockstep.recipes import bytes as bytes_
 from lockstep.recipes import cifar100, mlp
@@ -84,6 +85,61 @@ class InPieces(nn.Module):
             hidden = torch.tanh(checkpoint(self.twice, hidden, use_reentrant=True))
         last: Tensor = self.last(hidden)
         return last
+
+
+class Block(nn.Module):
+    """BatchNorm and dropout on the way, a value beside it that passes by, and a change in place."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.linear, self.dropout = nn.BatchNorm1d(4), nn.Linear(width, width), nn.Dropout(0.2)
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        inner, skip = pair
+        normed = self.norm(inner.view(len(inner), 4, -1)).flatten(1)
+        return torch.relu_(self.linear(self.dropout(normed))) + inner, skip
+
+
+class Woven(nn.Module):
+    """What a cut can get wrong.
+
+    A weight used twice on the first and once on the last stage, one that two inner layers share, a skip over every cut,
+    a frozen layer, a frozen BatchNorm, a checkpoint, and weights that only functions use.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(32, 24) * 0.1)
+        self.blocks = nn.ModuleList(Block(24) for _ in range(4))
+        self.middle, self.frozen = nn.Linear(24, 24), nn.Linear(24, 24).requires_grad_(False)
+        self.still = nn.BatchNorm1d(24)
+        self.scale = nn.Parameter(torch.ones(24))
+        self.head = nn.Linear(32, 5)
+        self.offset: Tensor
+        self.register_buffer("offset", torch.full((24,), 0.1))
+
+    def start(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        inner = values.flatten(1) @ self.table + 0.01 * self.table.sum(0)
+        return inner, inner
+
+    def turn(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        self.still.eval()
+        inner = checkpoint(self.middle, pair[0], use_reentrant=False)
+        return self.still(self.frozen(inner)) * self.scale, pair[1]
+
+    def end(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        inner = pair[0] * self.scale + pair[1] + self.offset
+        last: Tensor = self.head(F.linear(inner, self.table))
+        return last
+
+    def listed(self) -> list[Any]:
+        first, second, third, fourth = self.blocks
+        return [self.start, first, second, self.turn, third, fourth, self.end]
+
+    def forward(self, values: Any) -> Any:
+        for layer in self.listed():
+            values = layer(values)
+        return values
 
 
 class MinusNothing(torch.autograd.Function):
@@ -166,6 +222,8 @@ class Case:
     data: Callable[[], Any] = data
     global_batch: int = GLOBAL_BATCH
     epochs: int = EPOCHS
+    layers: Callable[[Any], Sequence[Any]] | None = None
+    """As `Recipe(stages=...)`."""
 
 
 def built_in(name: str, samples: Callable[[], Any]) -> Case:
@@ -180,6 +238,7 @@ def built_in(name: str, samples: Callable[[], Any]) -> Case:
         data=samples,
         global_batch=16,
         epochs=1,
+        layers=recipe.stages,
     )
 
 
@@ -201,13 +260,14 @@ CASES = {
     "now and then": Case(model=NowAndThen, optimizer=sgd()),
     "two dtypes": Case(model=mixed, loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]).float()),
     "whole tensors": Case(optimizer=partial(NormScaled, lr=0.01)),
+    "woven": Case(model=Woven, layers=Woven.listed, optimizer=grouped, clip=0.05, loss=weighted, schedule=half_way),
     "cifar100": built_in("cifar100", lambda: cifar100.make_images(37, part=0)),
     "mlp": built_in("mlp", lambda: mlp.make_data(37, part=0)),
     "bytes": built_in("bytes", lambda: bytes_.make_texts(37, part=0)),
 }
 
 
-def make(name: str, strategy: str, world: World, workers: int, exact: bool = True) -> Trainer:
+def make(name: str, strategy: str, world: World, workers: int, exact: bool = True, **options: Any) -> Trainer:
     """Return a trainer for a case."""
     case = CASES[name]
     return Trainer(
@@ -221,6 +281,9 @@ def make(name: str, strategy: str, world: World, workers: int, exact: bool = Tru
         clip=case.clip,
         schedule=case.schedule,
         exact=exact,
+        layers=case.layers,
+        example=lambda: fetch(case.data(), [0, 1, 2, 3]),
+        **options,
     )
 
 

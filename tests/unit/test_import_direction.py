@@ -32,9 +32,11 @@ MAY_IMPORT = {
     "peers": "launch mesh state train strategies data recipe digest world torch_compat registry errors",
     "report": "train settings errors version registry",
     "launch": "train strategies comm world process_wide torch_compat errors registry",
-    "train": "strategies process_wide mesh state data nn comm recipe digest world seeding torch_compat errors version "
-    "lanes registry settings events",
-    "strategies": "exchange mesh state data nn comm lanes digest recipe world torch_compat errors registry settings",
+    "train": "strategies stages process_wide mesh state data nn comm recipe digest world seeding torch_compat errors "
+    "version lanes registry settings events",
+    "strategies": "exchange mesh stages state data nn comm lanes digest recipe world torch_compat errors registry "
+    "settings",
+    "stages": "comm lanes torch_compat errors",
     "recipes": "recipe data",
     "recipe": "lanes errors",
     "events": "",

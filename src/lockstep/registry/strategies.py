@@ -23,6 +23,8 @@ class TrainerDescription(Description):
     """Whether its workers are threads of one process; else each worker is a process."""
     shares_memory: bool = False
     """Whether the workers of one host exchange through shared memory (the shm backend)."""
+    staged: bool = False
+    """Whether the model is cut into stages, one per worker of a replica."""
     least_workers: int = 1
     """The fewest workers that it can have."""
     most_workers: int | None = None
@@ -72,6 +74,8 @@ STRATEGIES = Registry(
         "lockstep.strategies.single",
         "lockstep.strategies.dp",
         "lockstep.strategies.ddp",
+        "lockstep.strategies.layers",
+        "lockstep.strategies.pipeline",
         "lockstep.strategies.torch_ddp",
     ),
     group="lockstep.strategies",

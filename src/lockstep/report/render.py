@@ -64,7 +64,8 @@ def run_lines(run: FinishedRun) -> list[str]:
     since = f" (from step {result.resumed[-1].step} on)" if result.resumed else ""
     speed = f"{result.steps} steps{since} in {result.seconds:.2f} s, {result.samples_per_second:.0f} samples/s"
     holds = bits_hold_for(spec, lanes=setup.plan.lanes, global_batch=setup.recipe.global_batch)
-    ran = [f"{what}: {said}" for what, said in (("exchange", result.exchange), ("optimizer", result.optimizer)) if said]
+    said = (("exchange", result.exchange), ("optimizer", result.optimizer), ("cut", result.cut))
+    ran = [f"{what}: {text}" for what, text in said if text]
     return [
         f"{setup.recipe.name} with {how}, {plural(result.threads, 'thread')} each, {result.device}",
         f"{speed}, {result.memory_measure} {memory} MiB",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lockstep.data.loader import LaneBatch, to_device
 from lockstep.errors import BadInput, LockstepError, NotFinite
 from lockstep.lanes.rng import seed_lane
-from lockstep.recipe import Loss, LossFunction, OptimizerFactory, ScheduleFactory
+from lockstep.recipe import LayerList, Loss, LossFunction, OptimizerFactory, ScheduleFactory
 from lockstep.state.holdings import Holding, plain_holdings
 from lockstep.strategies.one_sample import explain_one_sample, is_one_sample_error
 from lockstep.torch_compat.tensors import foreach_mul_
@@ -47,6 +47,10 @@ class Training:
     """Scale the gradient so that its norm is at most this."""
     schedule: ScheduleFactory | None = None
     """Makes a learning-rate schedule from the optimizer; it advances once a step."""
+    layers: LayerList | None = None
+    """Lists the model's layers in the order of their calls, where it is to be cut and is no chain of modules."""
+    example: Callable[[], Any] | None = None
+    """Makes a batch of one lane, to measure a model's layers on before it is cut."""
 
     @property
     def seed(self) -> int:
@@ -70,8 +74,8 @@ class Training:
 
     @property
     def units(self) -> int:
-        """What the tree is over: lanes, or, where a worker's lanes are one running sum, workers."""
-        return self.lanes if self.exact else self.workers
+        """What the tree is over: lanes, or, where a replica's lanes are one running sum, replicas."""
+        return self.lanes if self.exact else self.settings.replicas
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,8 @@ class How:
     """What goes between workers: `in process`, `arena`, `arena + gloo`, `collectives over gloo`, ..."""
     optimizer: str = ""
     """`on slices`, or `replicated: ` and why."""
+    cut: str = ""
+    """Of a model that is cut: each stage's layers, parameters and measured time, and the bubble to expect."""
 
 
 class Tuned(NamedTuple):
@@ -186,6 +192,10 @@ class Strategy(ABC):
     def prepare_evaluation(self) -> None:  # noqa: B027 - most strategies have nothing to do here
         """Bring this rank's copy of the model to the state that all ranks evaluate."""
 
+    def forward_only(self, function: Callable[[nn.Module, Any], Any], data: Any) -> Any:
+        """Call a function with the model and some data, without training; None where another stage has its result."""
+        return function(self.module, data)
+
     def lane_loss(self, model: nn.Module, lane: LaneBatch, step: int) -> LaneLoss:
         """Run one lane forward from its own random stream."""
         seed_lane(self.training.seed, step, lane.lane, self.world.device)
@@ -193,14 +203,20 @@ class Strategy(ABC):
 
     def checked_loss(self, model: nn.Module, lane: LaneBatch, step: int) -> LaneLoss:
         """Run one lane forward; stop the run if its loss is not finite."""
+        return self.finite(as_sum(self.call_loss(model, lane, step), lane.samples), lane, step)
+
+    def call_loss(self, model: nn.Module, lane: LaneBatch, step: int) -> Tensor | Loss:
+        """Call the loss function; explain what BatchNorm says of a lane of one sample."""
         try:
-            returned = self.training.loss(model, to_device(lane.data, self.world.device))
+            return self.training.loss(model, to_device(lane.data, self.world.device))
         except ValueError as error:
             if lane.samples == 1 and is_one_sample_error(error):
                 text = explain_one_sample(lane=lane.lane, step=step, batch=None, lanes=self.training.lanes)
                 raise LockstepError(text) from error
             raise
-        loss = as_sum(returned, lane.samples)
+
+    def finite(self, loss: LaneLoss, lane: LaneBatch, step: int) -> LaneLoss:
+        """Return a lane's loss; stop the run if it is no number."""
         if not math.isfinite(loss.value):
             raise NotFinite(
                 f"the loss is {loss.value} at step {step}, lane {lane.lane}, rank {self.world.rank}: lower the "

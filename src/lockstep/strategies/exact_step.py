@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,19 @@ if TYPE_CHECKING:
     from lockstep.strategies.clock import Clock
 
 PAGE = 4096
+
+
+class LaneSlot(NamedTuple):
+    """One of this worker's lanes, and where its gradients and float buffers are folded."""
+
+    lane: int
+    fold: Fold
+    gradients: list[tuple[Tensor, ...]]
+    """The buffers of the fold, each with one flat tensor per section."""
+    means: list[list[Tensor]]
+    """Per section of the float buffers, the buffers of the fold."""
+
+
 Forward = Callable[[nn.Module, "LaneBatch", int], LaneLoss]
 
 
@@ -53,7 +66,8 @@ def arena_bytes(training: Training, workers: int, here: Sequence[int] | None = N
 class ExactWorker:
     """One worker's side of the exact step."""
 
-    def __init__(self, training: Training, exchange: Exchange, device: str) -> None:
+    def __init__(self, training: Training, exchange: Exchange, device: str, *, part: bool = False) -> None:
+        """`part`: the model is a part of one that is cut, and may have nothing to train."""
         self.exchange, self.training, self.device = exchange, training, device
         trained = [p for p in training.model.parameters() if p.requires_grad]
         self.optimizer: Optimizer = sliced.make_optimizer(training.optimizer, trained)
@@ -61,7 +75,7 @@ class ExactWorker:
         self.replicated = bool(why)
         """An optimizer that looks at whole tensors runs on whole tensors, once for each copy of the weights."""
         self.how = How(exchange=exchange.name, optimizer=f"replicated: {why}" if why else "on slices")
-        self.flat = FlatModel(training.model, sliced.group_keys(self.optimizer, trained), exchange.workers)
+        self.flat = FlatModel(training.model, sliced.group_keys(self.optimizer, trained), exchange.workers, part=part)
         self.weights = [exchange.weights(s.numel, s.key[1], device) for s in self.flat.sections]  # type: ignore[index]
         self.flat.attach(self.weights, fill=exchange.rank == 0 or not exchange.shares_memory)
         for flat in self.weights:
@@ -72,17 +86,7 @@ class ExactWorker:
         self._buffer_means = [exchange.weights(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
         self._buffer_parts = [s.part(exchange.workers, exchange.rank) for s in buffers.sections]
         self._buffer_partials = [exchange.partials(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
-        if training.exact:
-            self._lanes = [range(node.lo, node.hi) for node in exchange.nodes]
-            plans = [folding(node) for node in exchange.nodes]
-        else:
-            self._lanes = [owned_lanes(training.lanes, exchange.workers, exchange.rank)]
-            plans = [running_sum(len(self._lanes[0]))]
-        self._folds = [folds for folds, _ in plans]
-        spare = max(buffers for _, buffers in plans) - 1
-        self._scratch = [[lazy_zeros(p[0]) for _ in range(spare)] for p in self._partials]
-        # zeros: the gaps between tensors are added with the rest, and must stay zero
-        self._buffer_scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._buffer_partials]
+        self._slots = self._lane_slots()
         self.members = [[self._index(p) for p in group["params"]] for group in self.optimizer.param_groups]
         counts = (tensor_blocks(parameter.numel()) for parameter in self.flat.parameters)
         self._first_blocks = list(itertools.accumulate(counts, initial=0))
@@ -141,31 +145,52 @@ class ExactWorker:
                 backward(forward(self.training.model, filler, number).total * 0.0)
         return None
 
+    def _lane_slots(self) -> list[LaneSlot]:
+        """Return this worker's lanes in the order in which they are folded."""
+        training, exchange = self.training, self.exchange
+        if training.exact:
+            lanes = [range(node.lo, node.hi) for node in exchange.nodes]
+            plans = [folding(node) for node in exchange.nodes]
+        else:
+            lanes = [owned_lanes(training.lanes, exchange.workers, exchange.rank)]
+            plans = [running_sum(len(lanes[0]))]
+        spare = max(buffers for _, buffers in plans) - 1
+        scratch = [[lazy_zeros(p[0]) for _ in range(spare)] for p in self._partials]
+        # zeros: the gaps between tensors are added with the rest, and must stay zero
+        mean_scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._buffer_partials]
+        slots = []
+        for position, (own, (folds, _)) in enumerate(zip(lanes, plans, strict=True)):
+            sums = [[p[position], *more] for p, more in zip(self._partials, scratch, strict=True)]
+            gradients = [tuple(buffers[number] for buffers in sums) for number in range(1 + spare)]
+            means = [[p[position], *more] for p, more in zip(self._buffer_partials, mean_scratch, strict=True)]
+            slots += [LaneSlot(lane, fold, gradients, means) for lane, fold in zip(own, folds, strict=True)]
+        return slots
+
     def _fold_lanes(self, run: Callable[[int], LaneLoss | None], table: Tensor, clock: Clock) -> Tensor:
         """Step 1; returns the buffers that are not floats, as the first lane left them."""
         others = self.flat.buffers.pack_others()
-        for position, (own, folds) in enumerate(zip(self._lanes, self._folds, strict=True)):
-            grads = [[p[position], *more] for p, more in zip(self._partials, self._scratch, strict=True)]
-            means = [[p[position], *more] for p, more in zip(self._buffer_partials, self._buffer_scratch, strict=True)]
-            for lane, fold in zip(own, folds, strict=True):
-                self.flat.begin(fold, list(zip(*grads, strict=True)))
-                loss = run(lane)
-                clock.lap("forward")
-                if loss is not None:
-                    backward(loss.total)
-                    table[lane, 0], table[lane, 1] = loss.value, loss.weight
-                    if lane == 0:
-                        others = self.flat.buffers.pack_others()
-                    self.flat.end()
-                    self._fold_buffers(fold, means, self.flat.buffers.now)
-                else:
-                    self.flat.end()
-                    self._fold_buffers(fold, means, None)
-                for left, right in fold.merges:  # the model does those of its gradients
-                    for buffers in means:
-                        buffers[left].add_(buffers[right])
-                clock.lap("backward")
+        for slot in self._slots:
+            self.flat.buffers.restore()
+            self.flat.begin(slot.fold, slot.gradients)
+            loss = run(slot.lane)
+            clock.lap("forward")
+            if loss is not None:
+                backward(loss.total)
+                table[slot.lane, 0], table[slot.lane, 1] = loss.value, loss.weight
+                if slot.lane == 0:
+                    others = self.flat.buffers.pack_others()
+            self._end_lane(slot, computed=loss is not None)
+            clock.lap("backward")
         return others
+
+    def _end_lane(self, slot: LaneSlot, *, computed: bool) -> None:
+        """Fold what a lane left; one that was not computed counts as zero."""
+        self.flat.end()
+        self.flat.buffers.collect()
+        self._fold_buffers(slot.fold, slot.means, self.flat.buffers.now if computed else None)
+        for left, right in slot.fold.merges:  # the model does those of its gradients
+            for buffers in slot.means:
+                buffers[left].add_(buffers[right])
 
     def _fold_buffers(self, fold: Fold, means: list[list[Tensor]], values: list[Tensor] | None) -> None:
         for index, buffers in enumerate(means):
@@ -197,10 +222,14 @@ class ExactWorker:
                     first = self._first_blocks[slot.index] + (low - slot.start) // BLOCK
                     squares[first : first + len(norms)] = norms.double().square().cpu()
         # fsum is exact, so it does not matter who summed which block
-        norm = math.sqrt(math.fsum(self.exchange.sum_disjoint(squares.to(self.device)).tolist()))
+        norm = math.sqrt(math.fsum(self._every_block(self.exchange.sum_disjoint(squares.to(self.device)).tolist())))
         if norm > limit:
             for gradient in reduced:
                 gradient.mul_(limit / (norm + 1e-6))
+
+    def _every_block(self, squares: list[float]) -> list[float]:
+        """Return the blocks of the whole model: here, those of this worker's."""
+        return squares
 
     def _update(self, reduced: list[Tensor], clock: Clock) -> None:
         """Step 4."""

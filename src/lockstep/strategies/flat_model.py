@@ -39,24 +39,26 @@ LARGE = 1 << 15
 class FlatModel:
     """Makes a model's parameters and float buffers views of flat tensors, and collects its gradients.
 
-    A lane:  1. `begin`  float buffers return to the step's first values; gradients will go to the buffer of a fold
-             2. forward and backward; each gradient is copied or added into its buffer, see also merging.py
-             3. `end`    a missing gradient counts as zero; the float buffers are folded like the gradients
+    A lane:  1. `buffers.restore`  buffers return to the step's first values
+             2. forward
+             3. `begin`            gradients will go to the buffer of a fold
+             4. backward; each gradient is copied or added into its buffer, see also merging.py
+             5. `end`              a missing gradient counts as zero
+             6. `buffers.collect`  the float buffers are ready to be folded like the gradients
     """
 
-    def __init__(self, model: nn.Module, keys: Sequence[int], workers: int) -> None:
+    def __init__(self, model: nn.Module, keys: Sequence[int], workers: int, *, part: bool = False) -> None:
+        """`part`: of a model that is cut, a part may have nothing to train."""
         self.model = model
         self.names = [name for name, p in model.named_parameters() if p.requires_grad]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        if not self.parameters:
+        if not self.parameters and not part:
             raise BadInput(
                 "the model has no parameter that requires a gradient, so there is nothing to train: set requires_grad"
             )
-        self.sections = lay_out(
-            [tuple(p.shape) for p in self.parameters],
-            [(key, p.dtype) for key, p in zip(keys, self.parameters, strict=True)],
-            workers,
-        )
+        shapes = [tuple(p.shape) for p in self.parameters]
+        dtypes = [(key, p.dtype) for key, p in zip(keys, self.parameters, strict=True)]
+        self.sections: list[Section] = lay_out(shapes, dtypes, workers) if shapes else []
         self.buffers = FlatBuffers(model, workers)
         self._sums: Sequence[Sequence[Tensor]] = []
         """The buffers of a fold, each with one flat tensor per section."""
@@ -99,7 +101,7 @@ class FlatModel:
         return views_by_index
 
     def begin(self, fold: Fold, buffers: Sequence[Sequence[Tensor]]) -> None:
-        """Start a lane: its gradients go to buffer `fold.buffer`, or directly to the sums that they complete."""
+        """Start a lane's backward: gradients go to buffer `fold.buffer`, or directly to the sums that they complete."""
         self._sums, self._fold = buffers, fold
         target = buffers[fold.buffer]
         self._targets = self._views_of(target)
@@ -114,17 +116,16 @@ class FlatModel:
                     flat[part].zero_()
         for index in self._in_place:
             self.parameters[index].grad = self._targets[index]
-        self.buffers.restore()
 
     def _views_of(self, flats: Sequence[Tensor]) -> list[Tensor]:
         """Return the views of flat tensors, made once."""
-        key = flats[0].data_ptr()
+        key = flats[0].data_ptr() if flats else 0
         if key not in self._views:
             self._views[key] = self.views(flats)
         return self._views[key]
 
     def end(self) -> None:
-        """Finish a lane: a parameter without a gradient adds zero, and small sums are merged."""
+        """Finish a lane's backward: a parameter without a gradient adds zero, and small sums are merged."""
         for index in self._in_place:
             self.parameters[index].grad = None
         for index in list(self._hooks):
@@ -140,7 +141,6 @@ class FlatModel:
             for one, other, parts in zip(self._sums[left], self._sums[right], self._small, strict=True):
                 for part in parts:
                     one[part].add_(other[part])
-        self.buffers.collect()
 
     def _note_whole(self, index: int) -> None:
         self._whole.add(index)
@@ -201,6 +201,10 @@ class FlatModel:
         self._merger.add_up(terms, out=terms[-1] if self._above else self._targets[index])
 
 
+BufferValues = tuple[list[Tensor], list[Tensor]]
+"""Of the float buffers, one flat tensor per dtype; of the others."""
+
+
 class FlatBuffers:
     """A model's buffers: the float ones as views of one flat tensor per dtype, the others as they are.
 
@@ -210,17 +214,18 @@ class FlatBuffers:
 
     def __init__(self, model: nn.Module, workers: int) -> None:
         places: dict[int, tuple[nn.Module, str]] = {}
+        own = {id(buffer) for buffer in model.buffers()}
         for module in model.modules():
             for name, buffer in buffers_of(module).items():
-                if buffer is not None:
+                if buffer is not None and id(buffer) in own:
                     places.setdefault(id(buffer), (module, name))
         self._places = list(places.values())
         tensors = [_buffer(place) for place in self._places]
         self._floats = [i for i, t in enumerate(tensors) if t.is_floating_point()]
         self._others = [i for i, t in enumerate(tensors) if not t.is_floating_point()]
         shapes = [tuple(tensors[i].shape) for i in self._floats]
-        self.sections: list[Section] = lay_out(shapes, [tensors[i].dtype for i in self._floats], workers)
-        self.sections = self.sections if shapes else []
+        dtypes = [tensors[i].dtype for i in self._floats]
+        self.sections: list[Section] = lay_out(shapes, dtypes, workers) if shapes else []
         self.now = [torch.zeros(s.numel, dtype=_dtype(s), device=tensors[0].device) for s in self.sections]
         self._views: dict[int, Tensor] = {}
         for section, flat in zip(self.sections, self.now, strict=True):
@@ -234,10 +239,23 @@ class FlatBuffers:
 
     def restore(self) -> None:
         """Return to the step's first values."""
-        for flat, first in zip(self.now, self.first, strict=True):
-            flat.copy_(first)
-        for index, first in zip(self._others, self._first_others, strict=True):
-            _buffer(self._places[index]).copy_(first)
+        self.put((self.first, self._first_others))
+
+    def copy(self) -> BufferValues:
+        """Return a copy of the present values, for `put`."""
+        self.collect()
+        return [flat.clone() for flat in self.now], [_buffer(self._places[index]).clone() for index in self._others]
+
+    def put(self, values: BufferValues) -> None:
+        """Set all buffers, behind autograd's back: lanes whose backward is still to come may have saved them.
+
+        What such a lane saved and reads again is what it saved: a buffer that forward changes is not read in backward.
+        """
+        floats, others = values
+        for flat, value in zip(self.now, floats, strict=True):
+            flat.data.copy_(value)
+        for index, value in zip(self._others, others, strict=True):
+            _buffer(self._places[index]).data.copy_(value)
 
     def collect(self) -> None:
         """Copy buffers that a module has replaced (assigned, not only changed) back into our views."""

@@ -14,12 +14,12 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from lockstep.comm.broadcast import broadcast_tensor, broadcast_text
+from lockstep.comm.broadcast import all_gather_text, broadcast_tensor, broadcast_text
 from lockstep.errors import BadInput
 from lockstep.state.holdings import split_state_name
 from lockstep.state.table import StateTable, agree, dtype_name
@@ -48,7 +48,11 @@ def save(trainer: Trainer, path: Path, arithmetic: Arithmetic) -> None:
     """Write a checkpoint, whole or not at all; all workers call this together, and return when it is in place."""
     group, holdings = trainer.mesh.everyone, trainer.strategy.holdings()
     table = agree(group, holdings)
-    write_streamed(group, table, holdings, partial(_begin, trainer, path, arithmetic, table))
+    settings = settings_of(trainer.strategy.tuned()[0])
+    if trainer.mesh.stages > 1:  # each stage has the plain values of its own parameters
+        told = all_gather_text(json.dumps(settings["plain"]), trainer.mesh.across_stages)
+        settings["plain"] = {name: values for text in told for name, values in json.loads(text).items()}
+    write_streamed(group, table, holdings, partial(_begin, trainer, path, arithmetic, settings, table))
 
 
 def load(
@@ -89,14 +93,14 @@ def writer_of(trainer: Trainer) -> CheckpointWriter:
     )
 
 
-def _begin(trainer: Trainer, path: Path, arithmetic: Arithmetic, table: StateTable) -> Draft:
+def _begin(trainer: Trainer, path: Path, arithmetic: Arithmetic, settings: dict[str, Any], table: StateTable) -> Draft:
     header = CheckpointHeader(
         step=trainer.steps,
         epoch=trainer.epoch,
         epoch_step=trainer.epoch_step,
         arithmetic=arithmetic,
         writer=writer_of(trainer),
-        settings=settings_of(trainer.strategy.tuned()[0]),
+        settings=settings,
         first_settings=trainer.first_settings,
         best=trainer.best,
         weights={name: stored_name(state) for name, state in weight_names(trainer.model).items()},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lockstep.comm.broadcast import all_gather_text
 from lockstep.data.augment import SampleSeeds
 from lockstep.data.loader import to_device
 from lockstep.data.source import Collate, Source, fetch, open_source, read_stream
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
     from lockstep.mesh import Mesh
 
 
+Call = Callable[[Callable[[nn.Module, Any], Any], Any], Any]
+"""Calls a function with the model and some data; gives None where another stage of the model has the result."""
+
+
 def evaluate(
     mesh: Mesh,
     model: nn.Module,
@@ -29,6 +36,7 @@ def evaluate(
     batch: int,
     collate: Collate | None = None,
     most: int | None = None,
+    call: Call | None = None,
 ) -> dict[str, float]:
     """Return the weighted mean of each metric over the dataset; it leaves no trace, see undisturbed.py.
 
@@ -53,15 +61,20 @@ def evaluate(
         with undisturbed(model, mesh.world.device), torch.no_grad():
             model.eval()
             seed_evaluation(chunk)
-            values = metrics(model, to_device(fetch(dataset, part, collate), mesh.world.device))
+            data = to_device(fetch(dataset, part, collate), mesh.world.device)
+            values = metrics(model, data) if call is None else call(metrics, data)
+        if values is None and not mesh.last_stage:
+            continue
         names = list(values)
         if table is None:
             table = torch.zeros(chunks, len(names), 2, dtype=torch.float64)
         if chunk in mine:
             for column, value in enumerate(values.values()):
                 table[chunk, column] = torch.tensor(_sum(value, len(part)), dtype=torch.float64)
-    assert table is not None
-    group = mesh.across_replicas
+    names = json.loads(all_gather_text(json.dumps(names), mesh.across_stages)[-1])
+    if table is None:
+        table = torch.zeros(chunks, len(names), 2, dtype=torch.float64)
+    group = mesh.everyone
     if group.size > 1:
         shared = table.to(group.device)
         dist.all_reduce(shared, group=group.process_group)

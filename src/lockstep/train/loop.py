@@ -25,6 +25,7 @@ from lockstep.train.result import Ended, leave_result
 from lockstep.train.resume import holding
 from lockstep.train.same_bits import bits_hold_for, depends_on_workers, same_bits_up_to
 from lockstep.train.schema.rank_jsonl import HeaderLine
+from lockstep.train.stage_check import first_lane
 from lockstep.train.steps import StepLog
 from lockstep.train.trainer import Trainer
 from lockstep.world.resources import idle_cpus, usable_cpus
@@ -63,6 +64,8 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         recipe.loss,
         clip=recipe.clip,
         schedule=recipe.schedule,
+        layers=recipe.stages,
+        example=lambda: first_lane(recipe, dataset, plan),
         settings=spec.filled_in(recipe, plan),
     )
     check_weights(trainer.model)
@@ -175,6 +178,7 @@ def header(mesh: Mesh, plan: Plan, how: How) -> HeaderLine:
         time=time.time(),
         exchange=how.exchange,
         optimizer=how.optimizer,
+        cut=how.cut,
     )
 
 

@@ -108,7 +108,7 @@ def apply_settings(saved: dict[str, Any], tuned: Tuned) -> None:
                 fields[key] = value
     for name, values in saved["plain"].items():
         for key, value in decode(values).items():
-            if tuned.whole:
+            if name in tuned.whole:
                 tuned.optimizer.state[tuned.whole[name]][key] = value
     if tuned.schedule is not None:
         tuned.schedule.load_state_dict(decode(saved["schedule_state"]))

@@ -16,6 +16,7 @@ from lockstep.train.records import CannotWrite, create_folder
 from lockstep.train.resume import check_standing, history, holding, put_aside, read_standing
 from lockstep.train.setup import write_setup
 from lockstep.train.spec import RunSpec, source_of
+from lockstep.train.stage_check import check_model, check_settings_of_stages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,7 @@ def preflight(spec: RunSpec, out: Path) -> None:
         raise BadInput(f"--checkpoint-every {spec.checkpoint_every}: at least 1 step is needed between checkpoints")
     if spec.tensorboard:
         check_tensorboard()
+    check_settings_of_stages(spec)
     recipe = spec.load()
     check_evaluation_options(spec, recipe)
     data = recipe.dataset()
@@ -45,6 +47,8 @@ def preflight(spec: RunSpec, out: Path) -> None:
     _check_evaluation(recipe, source)
     if not spec.sync_batchnorm:
         check_one_sample_lanes(recipe, source, plan)
+    if description.staged:
+        check_model(spec, recipe, data, plan)
     if spec.resume:
         _make_ready(spec, out, recipe, plan)
         return

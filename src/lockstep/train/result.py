@@ -161,6 +161,7 @@ def _result(
         same_bits_up_to=ended.same_bits_up_to,
         exchange=ended.how.exchange,
         optimizer=ended.how.optimizer,
+        cut=ended.how.cut,
         seconds=ended.seconds,
         pause_seconds=ended.paused,
         compile_seconds=_compile_seconds(log, ended.model, slowest.step_seconds),

@@ -103,7 +103,7 @@ class RunSpec(Settings):
         source = open_source(data, recipe.collate, recipe.global_batch)
         steps = self.steps or (self.most_steps if source.samples is None else None)
         recipe = recipe.override(drop_last=source.drop_last or None)
-        asked = plan(recipe, workers=self.workers, samples=source.samples, steps=steps)
+        asked = plan(recipe, workers=self.workers, replicas=self.replicas, samples=source.samples, steps=steps)
         return asked if self.most_steps is None else replace(asked, steps=min(asked.steps, self.most_steps))
 
     def filled_in(self, recipe: Recipe, plan: Plan) -> RunSpec:

@@ -34,7 +34,7 @@ from lockstep.train.same_start import Marks, check_same_data, check_same_model, 
 from lockstep.train.synchronise import fill_up, with_sync_batchnorm
 
 if TYPE_CHECKING:
-    from lockstep.recipe import LossFunction, Metrics, OptimizerFactory, ScheduleFactory
+    from lockstep.recipe import LayerList, LossFunction, Metrics, OptimizerFactory, ScheduleFactory
     from lockstep.train.best_metric import BestMetric
     from lockstep.world.place import World
 
@@ -54,7 +54,8 @@ class Trainer:
     `sync_batchnorm` converts the model's BatchNorm layers: the result then depends on the number of workers. So it does
     with `exact=False`: each worker then adds up its lanes one after another, not in the tree. `measure=False` leaves
     the parts of a step's time out of what `step` returns. `clip` is the largest norm of a gradient; `schedule` makes a
-    learning-rate schedule.
+    learning-rate schedule. With `layers` or `pipeline`, `stages` is the number of parts, `layers` lists the model's
+    layers as `Recipe(stages=...)` does, and `example` makes a batch of one lane, on which the layers are measured.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class Trainer:
         *,
         clip: float | None = None,
         schedule: ScheduleFactory | None = None,
+        layers: LayerList | None = None,
+        example: Callable[[], Any] | None = None,
         settings: Settings | None = None,
         **options: Any,
     ) -> None:
@@ -79,7 +82,7 @@ class Trainer:
         describe(asked.strategy).check_workers(asked.workers, world.size)
         keep_freed_memory()
         self.world = world
-        self.mesh = Mesh.over(world)
+        self.mesh = Mesh.over(world, stages=asked.stage_count)
         replicas = self.mesh.replicas
         self.lanes, self.seed = asked.lanes or asked.workers, asked.seed or 0
         self.settings = replace(asked, lanes=self.lanes, seed=self.seed)
@@ -101,6 +104,8 @@ class Trainer:
             synchronised=self._fill_up,
             clip=clip,
             schedule=schedule,
+            layers=layers,
+            example=example,
         )
         self.strategy = find(asked.strategy)(self.mesh, training)
         self._clock_type = Clock if asked.measure else NoClock
@@ -200,7 +205,8 @@ class Trainer:
     ) -> dict[str, float]:
         """Return the metrics over a dataset, or its first `most` samples, each counted once; all workers call this."""
         self.strategy.prepare_evaluation()
-        return evaluate(self.mesh, self.model, metrics, dataset, batch=batch, collate=collate, most=most)
+        call = self.strategy.forward_only
+        return evaluate(self.mesh, self.model, metrics, dataset, batch=batch, collate=collate, most=most, call=call)
 
     def digest(self) -> str:
         """Return the digest of parameters, buffers and optimizer state; all workers call this together."""

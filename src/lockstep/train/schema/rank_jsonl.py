@@ -56,6 +56,8 @@ class HeaderLine(Line, frozen=True, kw_only=True, tag="header"):
     """How partial sums go between workers; empty for one worker."""
     optimizer: str
     """`on slices`, or `replicated: ` and why."""
+    cut: str = ""
+    """Of a model that is cut: the layers, parameters and measured time of each stage."""
 
 
 class StepLine(Line, frozen=True, kw_only=True, tag="step"):

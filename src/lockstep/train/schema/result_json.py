@@ -86,6 +86,8 @@ class Done(Document, frozen=True, kw_only=True, tag_field="outcome", tag="done")
     """How partial sums went between workers; empty for one worker."""
     optimizer: str
     """`on slices`, or `replicated: ` and why; see [The same bits](bits.md)."""
+    cut: str = ""
+    """Of a model that is cut: the layers, parameters and measured time of each stage."""
     seconds: LongerThanZero
     """Of all steps, without the pauses for fingerprints."""
     pause_seconds: Seconds

@@ -1,0 +1,112 @@
+"""Which lane a stage computes when: forward and backward of every lane, in a fixed order (pure).
+
+All three orders are one: so many lanes go forward first, then backward and forward alternate, then the rest goes
+backward. They differ in how many go first. Backward is always in the order of the lanes, as the tree needs it.
+
+    one-lane    none: a lane goes through all stages and back before the next one starts (`layers`)
+    1f1b        as many as there are stages behind: each stage holds no more lanes than it must (`pipeline`)
+    fill-drain  all: the simplest pipeline, which holds every lane's activations at once
+
+A drawing, two stages and four lanes, `1f1b`; a lane's number, and a small letter for backward (0a is lane 0):
+
+    stage 0   0  1  .  0a 2  1a 3  2a .  3a
+    stage 1   .  0  0a 1  1a 2  2a 3  3a .
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lockstep.errors import BadInput, nearest
+
+ONE_LANE, ONE_FORWARD_ONE_BACKWARD, FILL_DRAIN = "one-lane", "1f1b", "fill-drain"
+ORDERS = (ONE_FORWARD_ONE_BACKWARD, FILL_DRAIN)
+"""Those that a pipeline can be asked for; the first is the default."""
+
+
+class Action(NamedTuple):
+    """One lane's forward or backward on one stage."""
+
+    lane: int
+    """Its position among the lanes of a replica."""
+    forward: bool
+
+    def __str__(self) -> str:
+        return f"{'F' if self.forward else 'B'}{self.lane}"
+
+
+def check_order(name: str) -> None:
+    """Refuse an order that there is not."""
+    if name not in ORDERS:
+        raise BadInput(
+            f"--pipeline-schedule is {' or '.join(ORDERS)}: there is none called {name!r}{nearest(name, list(ORDERS))}"
+        )
+
+
+def stage_actions(order: str, stages: int, stage: int, lanes: int) -> list[Action]:
+    """Return what one stage does in a step, in order."""
+    ahead = {ONE_LANE: 0, ONE_FORWARD_ONE_BACKWARD: stages - stage - 1, FILL_DRAIN: lanes}[order]
+    ahead = min(ahead, lanes)
+    actions = [Action(lane, True) for lane in range(ahead)]
+    for lane in range(ahead, lanes):
+        actions += [Action(lane, True), Action(lane - ahead, False)]
+    return actions + [Action(lane, False) for lane in range(lanes - ahead, lanes)]
+
+
+def most_in_flight(actions: list[Action]) -> int:
+    """Return how many lanes' activations a stage holds at once."""
+    held = most = 0
+    for action in actions:
+        held += 1 if action.forward else -1
+        most = max(most, held)
+    return most
+
+
+def bubble(order: str, stages: int, lanes: int) -> float:
+    """Return the share of a step for which a stage has nothing to do, if all stages take equally long."""
+    if order == ONE_LANE:
+        return 1.0 - 1.0 / stages
+    return (stages - 1) / (lanes + stages - 1)
+
+
+def timetable(order: str, stages: int, lanes: int, *, backward: int = 1) -> list[list[Action | None]]:
+    """Return each stage's actions by tick, if a forward takes one tick and a backward so many; None: it waits."""
+    queues = [stage_actions(order, stages, stage, lanes) for stage in range(stages)]
+    rows: list[list[Action | None]] = [[] for _ in queues]
+    done: dict[tuple[int, Action], int] = {}
+    positions = [0] * stages
+    while any(position < len(queue) for position, queue in zip(positions, queues, strict=True)):
+        tick = min(len(row) for row, at, queue in zip(rows, positions, queues, strict=True) if at < len(queue))
+        for stage, (queue, row) in enumerate(zip(queues, rows, strict=True)):
+            if positions[stage] == len(queue) or len(row) > tick:
+                continue
+            action = queue[positions[stage]]
+            if _ready(action, stage, stages, done, tick):
+                length = 1 if action.forward else backward
+                row.extend([action] * length)
+                done[stage, action] = tick + length
+                positions[stage] += 1
+            else:
+                row.append(None)
+    longest = max(len(row) for row in rows)
+    return [row + [None] * (longest - len(row)) for row in rows]
+
+
+def _ready(action: Action, stage: int, stages: int, done: dict[tuple[int, Action], int], tick: int) -> bool:
+    """Say whether what an action needs has come from its neighbour before this tick."""
+    source = stage - 1 if action.forward else stage + 1
+    if not 0 <= source < stages:
+        return True
+    return done.get((source, action), tick + 1) <= tick
+
+
+def draw(order: str, stages: int, lanes: int) -> str:
+    """Return the timetable as text: a row per stage, `3` for the forward of lane 3, `3'` for its backward."""
+    rows = timetable(order, stages, lanes)
+    width = max(2, len(str(lanes - 1)) + 1)
+
+    def cell(action: Action | None) -> str:
+        text = "." if action is None else f"{action.lane}{'' if action.forward else chr(39)}"
+        return text.ljust(width)
+
+    return "\n".join(f"stage {stage}  {' '.join(map(cell, row)).rstrip()}" for stage, row in enumerate(rows))

@@ -1,0 +1,193 @@
+"""What each layer of a chain takes for one lane, and which tensors it uses: run in this process, on a real lane."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.errors import BadInput
+from lockstep.lanes.rng import random_state, set_random_state
+from lockstep.stages.chain import Layer
+from lockstep.stages.cuts import Cost
+from lockstep.stages.usage import contained, watched
+from lockstep.stages.values import pack, summary
+
+RUNS = 3
+"""Lanes that are timed; the fastest counts, after one to warm up."""
+STATE = 4
+"""A weight's gradient, optimizer state (two of its size) and itself."""
+
+
+@dataclass
+class LayerFacts:
+    """What is known of one layer."""
+
+    name: str
+    used: set[str] = field(default_factory=set)
+    """Its parameters and buffers."""
+    parameters: int = 0
+    """How many elements they have."""
+    forward: float = 0.0
+    """Seconds."""
+    backward: float = 0.0
+    passes: int = 0
+    """Bytes that it hands on."""
+    keeps: int = 0
+    """Bytes that it keeps for backward."""
+
+    @property
+    def cost(self) -> Cost:
+        """What a cut weighs."""
+        return Cost(self.forward + self.backward, STATE * 4.0 * self.parameters + self.keeps)
+
+
+Around = Callable[[int, Callable[[], Any]], Any]
+"""Calls a layer, given by its number, and returns what the next one gets."""
+
+
+class _ChainRun(nn.Module):
+    """The chain as a model, with something around each of its layers."""
+
+    def __init__(self, layers: Sequence[Layer], around: Around) -> None:
+        super().__init__()
+        self._run = (tuple(layers), around)
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        layers, around = self._run
+        value = around(0, partial(layers[0].call, *arguments, **named))
+        for number, layer in enumerate(layers[1:], 1):
+            value = around(number, partial(layer.call, value))
+        return value
+
+
+def use_of_layers(
+    model: nn.Module, layers: Sequence[Layer], example: Callable[[nn.Module], object] | None
+) -> list[LayerFacts]:
+    """Return each layer's tensors: those of its modules, and what it is seen to use on an example."""
+    facts = [LayerFacts(layer.name, set(used)) for layer, used in zip(layers, contained(model, layers), strict=True)]
+    if example is not None:
+        passed: list[str] = []
+
+        def look(number: int, call: Callable[[], Any]) -> Any:
+            with watched(model) as used:
+                returned = _checked(facts, number, call, passed)
+            facts[number].used |= used
+            passed[:] = [summary(pack(returned, f"the layer {facts[number].name}")[0])]
+            return returned
+
+        with untouched(model), torch.no_grad():
+            example(_ChainRun(layers, look))
+    sizes = {f"parameter/{name}": parameter.numel() for name, parameter in model.named_parameters()}
+    for one in facts:
+        one.parameters = sum(sizes.get(name, 0) for name in one.used)
+    return facts
+
+
+def _checked(facts: Sequence[LayerFacts], number: int, call: Callable[[], Any], passed: Sequence[str]) -> Any:
+    """Call a layer; if it fails, name it and the one whose result it got."""
+    try:
+        return call()
+    except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
+        if not passed:
+            raise
+        raise BadInput(
+            f"the layer {facts[number].name} cannot take what {facts[number - 1].name} passes to it ({passed[0]}): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def measure_layers(
+    model: nn.Module,
+    layers: Sequence[Layer],
+    facts: Sequence[LayerFacts],
+    example: Callable[[nn.Module], Tensor],
+) -> None:
+    """Time each layer forward and backward on an example, and note what it passes on and keeps."""
+    with untouched(model):
+        for run in range(RUNS + 1):
+            times = _timed(layers, facts, example)
+            for one, (forward, backward) in zip(facts, times, strict=True):
+                if run == 1 or (run > 1 and forward + backward < one.forward + one.backward):
+                    one.forward, one.backward = forward, backward
+            model.zero_grad(set_to_none=True)
+
+
+def _timed(
+    layers: Sequence[Layer], facts: Sequence[LayerFacts], example: Callable[[nn.Module], Tensor]
+) -> list[tuple[float, float]]:
+    """Run one lane with a cut between any two layers, so that each one's backward can be timed."""
+    inputs: list[list[Tensor]] = []
+    outputs: list[list[Tensor]] = []
+    forward: list[float] = []
+
+    def apart(number: int, call: Callable[[], Any]) -> Any:
+        kept: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if not isinstance(tensor, nn.Parameter):
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        began = time.perf_counter()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            returned = call()
+        forward.append(time.perf_counter() - began)
+        _, tensors = pack(returned, f"the layer {facts[number].name}")
+        facts[number].keeps = sum(kept.values())
+        facts[number].passes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        outputs.append([one for one in tensors if one.requires_grad])
+        if number == len(layers) - 1:
+            return returned
+        leaves = {id(one): one.detach().requires_grad_() for one in outputs[-1]}
+        inputs.append(list(leaves.values()))
+        return _replaced(returned, leaves)
+
+    total = example(_ChainRun(layers, apart))
+    backward = [0.0] * len(layers)
+    began = time.perf_counter()
+    torch.autograd.backward(total)
+    backward[-1] = time.perf_counter() - began
+    for number in range(len(layers) - 2, -1, -1):
+        both = [(o, i.grad) for o, i in zip(outputs[number], inputs[number], strict=True) if i.grad is not None]
+        began = time.perf_counter()
+        if both:
+            torch.autograd.backward([one for one, _ in both], [gradient for _, gradient in both])
+        backward[number] = time.perf_counter() - began
+    return list(zip(forward, backward, strict=True))
+
+
+def _replaced(value: Any, leaves: dict[int, Tensor]) -> Any:
+    """Return a value with the cut's leaves in place of its tensors; layers may change them in place."""
+    if isinstance(value, Tensor):
+        return leaves[id(value)].view_as(value).clone() if id(value) in leaves else value
+    if isinstance(value, dict):
+        return {key: _replaced(one, leaves) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_replaced(one, leaves) for one in value)
+    return value
+
+
+class untouched:  # noqa: N801 - a context manager, named as what it gives
+    """Leave a model's buffers, mode and gradients, and the random stream, as they were."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __enter__(self) -> None:
+        self._buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        device = next(self._model.parameters(), torch.empty(0)).device
+        self._device = str(device)
+        self._random = random_state(self._device)
+
+    def __exit__(self, *_: object) -> None:
+        for name, buffer in self._model.named_buffers():
+            buffer.data.copy_(self._buffers[name])
+        set_random_state(self._random, self._device)
+        self._model.zero_grad(set_to_none=True)

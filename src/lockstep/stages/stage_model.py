@@ -1,0 +1,150 @@
+"""The model as a loss function sees it on one stage: its call runs this stage's layers.
+
+On the first stage the call runs the first layers, and the loss function ends there. On the last it goes on with what
+the stage before sent, and returns the output to the loss function; in between, both.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.errors import BadInput
+from lockstep.lanes.rng import random_state, set_random_state
+from lockstep.stages.chain import CALLED_ONCE, Layer
+from lockstep.stages.transfer import Arrived
+from lockstep.stages.values import PassedValue, pack, unpack
+
+WHOLE = ("parameters", "named_parameters", "state_dict", "buffers", "named_buffers", "children", "modules")
+"""What only a whole model can answer."""
+
+
+class HandedOn(BaseException):
+    """This stage has done its layers; not an Exception, so that a loss function's own handlers let it pass."""
+
+
+class Handed(NamedTuple):
+    """What a stage passes to the next one."""
+
+    packed: PassedValue
+    tensors: list[Tensor]
+    random: list[bytes]
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """Those for which a gradient comes back."""
+        return [one for one, form in zip(self.tensors, self.packed.tensors, strict=True) if form.trained]
+
+
+class Received:
+    """What came from the stage before, as the start of this stage's graph; its gradients stay here after backward."""
+
+    def __init__(self, arrived: Arrived) -> None:
+        self.packed, self.random = arrived.packed, arrived.random
+        self._tensors = arrived.tensors
+        self.gradients: list[Tensor | None] = [None] * sum(form.trained for form in self.packed.tensors)
+
+    def value(self) -> Any:
+        """Return the value; what was trained is so again, and may be changed in place as before the cut."""
+        chosen = [i for i, form in enumerate(self.packed.tensors) if form.trained]
+        tensors = list(self._tensors)
+        if chosen and torch.is_grad_enabled():
+            self._waiting = [tensors[index] for index in chosen]
+            token = torch.empty(0, requires_grad=True)
+            made = _Start.apply(token, self)  # type: ignore[no-untyped-call]
+            for index, tensor in zip(chosen, made, strict=True):
+                tensors[index] = tensor
+        self._tensors = []  # the graph keeps what it needs
+        return unpack(self.packed, tensors)
+
+    def take(self) -> tuple[Tensor, ...]:
+        """Return the tensors that are trained, once."""
+        taken, self._waiting = tuple(self._waiting), []
+        return taken
+
+
+class _Start(torch.autograd.Function):
+    """Where a stage's graph starts. Its tensors are results, not leaves, so layers may change them in place."""
+
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, received: Received) -> tuple[Tensor, ...]:
+        ctx.received = received
+        ctx.set_materialize_grads(False)
+        return received.take()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None]:
+        ctx.received.gradients = list(gradients)
+        return None, None
+
+
+class StagedModel(nn.Module):
+    """What the loss function and the metrics get in place of the model."""
+
+    def __init__(self, whole: nn.Module, layers: Sequence[Layer], *, first: bool, last: bool, device: str) -> None:
+        super().__init__()
+        # not as a child: this module has no parameters of its own
+        object.__setattr__(self, "_whole", whole)
+        object.__setattr__(self, "_layers", tuple(layers))
+        self._first, self._last, self._device = first, last, device
+        self._received: Received | None = None
+        self._handed: Handed | None = None
+        self._calls = 0
+
+    def run(self, function: Callable[[nn.Module], Any], received: Received | None) -> tuple[Any, Handed | None]:
+        """Call a function with this model; return what it returned, or what is handed on to the next stage."""
+        self._received, self._handed, self._calls = received, None, 0
+        object.__setattr__(self, "training", self._whole.training)
+        try:
+            result = function(self)
+        except HandedOn:
+            return None, self._handed
+        finally:
+            self._received = None
+        if self._calls != 1:
+            raise BadInput(CALLED_ONCE.format(f"{self._calls} times"))
+        return result, None
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """Run this stage's layers."""
+        self._calls += 1
+        if self._calls > 1:
+            raise BadInput(CALLED_ONCE.format("more than once"))
+        layers: Sequence[Layer] = self._layers
+        if self._received is None:
+            value = layers[0].call(*arguments, **named)
+            layers = layers[1:]
+        else:
+            set_random_state(self._received.random, self._device)
+            value = self._received.value()
+        for layer in layers:
+            value = layer.call(value)
+        if self._last:
+            return value
+        packed, tensors = pack(value, f"the layer {self._layers[-1].name}")
+        self._handed = Handed(packed, tensors, random_state(self._device))
+        raise HandedOn
+
+    def __getattr__(self, name: str) -> Any:
+        whole = self.__dict__.get("_whole")
+        if whole is None:
+            return super().__getattr__(name)
+        value = getattr(whole, name)
+        if isinstance(value, nn.Module) or (inspect.ismethod(value) and isinstance(value.__self__, nn.Module)):
+            raise BadInput(
+                f"with stages, loss(model, batch) can only call model(...), and it uses model.{name}: put that into "
+                "the model's forward, or use ddp"
+            )
+        return value
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in WHOLE:
+            raise BadInput(
+                f"loss(model, batch) calls model.{name}(), and with stages no worker has the whole model: put that "
+                "into the optimizer (weight_decay) or the model's forward, or use ddp"
+            )
+        return super().__getattribute__(name)

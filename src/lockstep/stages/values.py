@@ -1,0 +1,146 @@
+"""What passes from stage to stage, as a description and flat tensors: tensors in tuples, lists and dicts, and numbers.
+
+A tensor arrives with the strides that it left with, since some kernels give other bits for another layout. A tensor
+that occurs twice arrives as one. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from lockstep.errors import BadInput
+
+SPARSE = 4
+"""A view of a tensor that lies spread over so many times its size is packed, in the same order of dimensions."""
+
+
+class TensorForm(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor without its elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    trained: bool
+    """Whether a gradient comes back for it."""
+
+    @property
+    def span(self) -> int:
+        """How many elements its memory has, gaps included."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+
+    def room(self, device: str) -> Tensor:
+        """Return flat memory for it."""
+        return torch.empty(self.span, dtype=getattr(torch, self.dtype), device=device)
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        """Return the tensor over its memory."""
+        return flat.as_strided(self.shape, self.strides)
+
+
+class ValueNode(msgspec.Struct, frozen=True, array_like=True):
+    """A value: a tensor by its number, a number or text, or values within values."""
+
+    kind: str
+    content: Any = None
+
+
+class PassedValue(msgspec.Struct, frozen=True, array_like=True):
+    """A value without its tensors' elements."""
+
+    tree: ValueNode
+    tensors: tuple[TensorForm, ...]
+
+
+def pack(value: Any, where: str) -> tuple[PassedValue, list[Tensor]]:
+    """Describe a value, and return its tensors; `where` says in messages what passes it."""
+    tensors: list[Tensor] = []
+    numbers: dict[int, int] = {}
+
+    def node(one: Any) -> ValueNode:
+        if isinstance(one, Tensor):
+            if one.is_sparse or one.is_quantized:
+                raise BadInput(f"{where} passes a sparse or quantized tensor to the next stage: pass a dense one")
+            if id(one) not in numbers:
+                numbers[id(one)] = len(tensors)
+                tensors.append(one)
+            return ValueNode("tensor", numbers[id(one)])
+        if one is None or isinstance(one, bool | int | float | str):
+            return ValueNode("value", one)
+        if type(one) in (tuple, list):
+            return ValueNode(type(one).__name__, [node(each) for each in one])
+        if type(one) is dict and all(isinstance(key, str) for key in one):
+            return ValueNode("dict", [[key, node(each)] for key, each in one.items()])
+        raise BadInput(
+            f"{where} passes a {type(one).__name__} to the next stage, which cannot be sent: pass tensors, or tuples, "
+            "lists and dicts of them"
+        )
+
+    tree = node(value)
+    return PassedValue(tree, tuple(form_of(tensor) for tensor in tensors)), tensors
+
+
+def unpack(packed: PassedValue, tensors: list[Tensor]) -> Any:
+    """Return the value, over these tensors."""
+
+    def value(node: Any) -> Any:
+        kind, content = (node.kind, node.content) if isinstance(node, ValueNode) else (node[0], node[1])
+        if kind == "tensor":
+            return tensors[content]
+        if kind == "value":
+            return content
+        if kind == "dict":
+            return {key: value(each) for key, each in content}
+        return (tuple if kind == "tuple" else list)(value(each) for each in content)
+
+    return value(packed.tree)
+
+
+def form_of(tensor: Tensor) -> TensorForm:
+    """Describe a tensor as it is sent."""
+    form = TensorForm(_name(tensor), tuple(tensor.shape), tuple(tensor.stride()), tensor.requires_grad)
+    if form.span <= SPARSE * tensor.numel():
+        return form
+    strides, following = [0] * tensor.dim(), 1
+    for dimension in sorted(range(tensor.dim()), key=lambda one: tensor.stride(one)):
+        if tensor.stride(dimension):
+            strides[dimension] = following
+            following *= tensor.shape[dimension]
+    return TensorForm(form.dtype, form.shape, tuple(strides), form.trained)
+
+
+def flat_elements(tensor: Tensor, form: TensorForm) -> Tensor:
+    """Return a tensor's memory as one flat tensor, of the layout that its form says."""
+    tensor = tensor.detach()
+    if tuple(tensor.stride()) == form.strides and form.span:
+        return tensor.as_strided((form.span,), (1,), tensor.storage_offset())
+    flat = torch.empty(form.span, dtype=tensor.dtype, device=tensor.device)
+    if form.span:
+        form.shaped(flat).copy_(tensor) if 0 not in form.strides else _copy_expanded(flat, form, tensor)
+    return flat
+
+
+def summary(packed: PassedValue) -> str:
+    """Say in words what passes: dtypes and shapes."""
+    return ", ".join(f"{one.dtype} {one.shape}" for one in packed.tensors) or "no tensor"
+
+
+def element_bytes(packed: PassedValue) -> int:
+    """Return how many bytes of elements pass."""
+    return sum(one.span * getattr(torch, one.dtype).itemsize for one in packed.tensors)
+
+
+def _copy_expanded(flat: Tensor, form: TensorForm, tensor: Tensor) -> None:
+    """Copy a tensor that repeats its elements along some dimensions: each element once."""
+    first = tuple(0 if stride == 0 else slice(None) for stride in form.strides)
+    kept = [(size, stride) for size, stride in zip(form.shape, form.strides, strict=True) if stride]
+    flat.as_strided([size for size, _ in kept], [stride for _, stride in kept]).copy_(tensor[first])
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

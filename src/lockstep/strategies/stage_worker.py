@@ -1,0 +1,188 @@
+"""The exact step on one stage of a model that is cut: lanes stream through, and fold in the same tree.
+
+forward of a lane    its buffers start from the step's first values; what came from the stage before goes through
+this stage's layers, and on to the next stage
+backward of a lane   its buffers return to what its forward left; gradients come from the next stage, fold here, and
+go on to the stage before
+then                 as in exact_step.py, over the replicas of this stage; losses and norms are summed over all stages
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from lockstep.stages.stage_model import Handed, Received
+from lockstep.strategies.base import LaneLoss, Training
+from lockstep.strategies.exact_step import ExactWorker, LaneSlot
+
+if TYPE_CHECKING:
+    from lockstep.exchange.base import Exchange
+    from lockstep.mesh import Mesh
+    from lockstep.stages.actions import Action
+    from lockstep.stages.transfer import Transfer
+    from lockstep.strategies.clock import Clock
+    from lockstep.strategies.flat_model import BufferValues
+
+
+class Borrowed(NamedTuple):
+    """A weight that several stages use, as this stage sees it; see [Note: shared weights] in stages/ownership.py."""
+
+    number: int
+    """Which of the shared weights it is: the same on all stages."""
+    parameter: nn.Parameter
+    before: int | None
+    """The stage before that uses it: gets this stage's gradients. None: this stage owns it."""
+    after: int | None
+    """The stage after that uses it: its gradients enter the sum here first."""
+    owner: int
+    users: tuple[int, ...]
+
+
+class StageLoss(NamedTuple):
+    """What one lane's forward left on this stage."""
+
+    received: Received | None
+    handed: Handed | None
+    loss: LaneLoss | None
+    """Of the last stage."""
+
+
+class InFlight(NamedTuple):
+    """A lane between its forward and its backward; its buffers as forward left them."""
+
+    run: StageLoss
+    buffers: BufferValues
+
+
+class StageWorker(ExactWorker):
+    """One stage of one replica."""
+
+    def __init__(
+        self,
+        training: Training,
+        exchange: Exchange,
+        mesh: Mesh,
+        *,
+        transfer: Transfer,
+        actions: Callable[[int], Sequence[Action]],
+        shared: Sequence[Borrowed],
+    ) -> None:
+        self._mesh, self._transfer, self._shared = mesh, transfer, shared
+        super().__init__(training, exchange, mesh.world.device, part=True)
+        self._actions = actions(len(self._slots))
+        self._blocks: list[int] | None = None
+        """How many blocks of norms each stage has."""
+
+    def _fold_lanes(self, run: Callable[[int], StageLoss | None], table: Tensor, clock: Clock) -> Tensor:  # type: ignore[override]
+        """Do this stage's actions in their order."""
+        others = self.flat.buffers.pack_others()
+        in_flight: dict[int, InFlight | None] = {}
+        for action in self._actions:
+            slot = self._slots[action.lane]
+            if action.forward:
+                in_flight[slot.lane] = self._forward(slot, run, clock)
+                continue
+            lane = in_flight.pop(slot.lane)
+            if lane is not None and lane.run.loss is not None:
+                table[slot.lane, 0], table[slot.lane, 1] = lane.run.loss.value, lane.run.loss.weight
+            self._backward(slot, lane, clock)
+            if lane is not None and slot.lane == 0:
+                others = self.flat.buffers.pack_others()
+            self._end_lane(slot, computed=lane is not None)
+            clock.lap("backward")
+        return others
+
+    def _forward(self, slot: LaneSlot, run: Callable[[int], StageLoss | None], clock: Clock) -> InFlight | None:
+        self.flat.buffers.restore()
+        lane = run(slot.lane)
+        if lane is None:
+            return None
+        kept = InFlight(lane, self.flat.buffers.copy())
+        clock.lap("forward")
+        if lane.handed is not None:
+            self._transfer.send_value(lane.handed.packed, lane.handed.tensors, lane.handed.random)
+            clock.lap("exchange")
+        return kept
+
+    def _backward(self, slot: LaneSlot, lane: InFlight | None, clock: Clock) -> None:
+        if lane is None:
+            self.flat.begin(slot.fold, slot.gradients)
+            return
+        roots, gradients = self._roots(lane.run)
+        clock.lap("wait")
+        self.flat.buffers.put(lane.buffers)
+        self.flat.begin(slot.fold, slot.gradients)
+        if roots:
+            torch.autograd.backward(roots, gradients)
+        clock.lap("backward")
+        self._send_back(lane.run)
+        clock.lap("exchange")
+
+    def _roots(self, lane: StageLoss) -> tuple[list[Tensor], list[Tensor | None]]:
+        """Return where this lane's backward starts, waiting for what the stages after give."""
+        pairs: list[tuple[Tensor, Tensor | None]] = []
+        if lane.loss is not None:
+            pairs.append((lane.loss.total, None))
+        elif lane.handed is not None and lane.handed.trained:
+            came = self._transfer.receive_gradients(len(lane.handed.trained))
+            pairs += [
+                (one, gradient) for one, gradient in zip(lane.handed.trained, came, strict=True) if gradient is not None
+            ]
+        for weight in self._shared:
+            if weight.after is not None:
+                gradient = self._transfer.receive_shared(weight.after, weight.number)
+                if gradient is not None:
+                    pairs.append((weight.parameter, gradient))
+        return [root for root, _ in pairs], [gradient for _, gradient in pairs]
+
+    def _send_back(self, lane: StageLoss) -> None:
+        if lane.received is not None and lane.received.gradients:
+            self._transfer.send_gradients(lane.received.gradients)
+        for weight in self._shared:
+            if weight.before is not None:
+                self._transfer.send_shared(weight.parameter.grad, weight.before, weight.number)
+                weight.parameter.grad = None
+
+    def _tell(self, table: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Tell all ranks the losses, which the last stages know, and the replicas of a stage its integer buffers."""
+        self._transfer.finish()
+        everywhere = self._add_over_ranks(table.flatten())
+        mine = others if self.exchange.rank == 0 else torch.zeros_like(others)
+        told = self.exchange.sum_disjoint(mine.to(self.device)).cpu() if len(others) else others
+        return everywhere.view_as(table), told
+
+    def _every_block(self, squares: list[float]) -> list[float]:
+        """Return the blocks of all stages: each stage's, counted once."""
+        group = self._mesh.across_stages
+        if self._blocks is None:
+            counts = torch.zeros(group.size, dtype=torch.int64, device=group.device)
+            counts[group.rank] = len(squares)
+            dist.all_reduce(counts, group=group.process_group)
+            self._blocks = counts.tolist()
+        first = sum(self._blocks[: group.rank])
+        table = torch.zeros(sum(self._blocks), dtype=torch.float64, device=group.device)
+        table[first : first + len(squares)] = torch.tensor(squares, dtype=torch.float64, device=group.device)
+        dist.all_reduce(table, group=group.process_group)
+        every: list[float] = table.tolist()
+        return every
+
+    def renew_shared(self) -> None:
+        """Give every stage that borrows a weight its present value."""
+        for weight in self._shared:
+            if weight.before is None:
+                for user in weight.users[1:]:
+                    self._transfer.send_weight(weight.parameter, user)
+            else:
+                self._transfer.receive_weight(weight.parameter, weight.owner)
+        self._transfer.finish()
+
+    def _add_over_ranks(self, numbers: Tensor) -> Tensor:
+        group = self._mesh.everyone
+        shared = numbers.to(group.device)
+        dist.all_reduce(shared, group=group.process_group)
+        return shared.cpu()

@@ -1,0 +1,76 @@
+"""What can be said of a cut before any worker starts: the model is made and one lane is run, in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.data.source import fetch, open_source
+from lockstep.errors import BadInput
+from lockstep.lanes.rng import seed_lane
+from lockstep.mesh import check_stages
+from lockstep.registry import STRATEGIES, describe
+from lockstep.stages.actions import ONE_LANE, bubble, check_order, draw
+from lockstep.stages.cuts import AUTO
+from lockstep.stages.survey import Survey
+from lockstep.strategies.base import as_sum
+
+if TYPE_CHECKING:
+    from lockstep.recipe import Plan, Recipe
+    from lockstep.train.spec import RunSpec
+
+
+def check_settings_of_stages(spec: RunSpec) -> None:
+    """Refuse numbers of stages that do not fit the workers, and stages for a strategy that has none."""
+    description = describe(spec.strategy)
+    if description.staged:
+        check_stages(spec.workers, spec.stage_count)
+        check_order(spec.pipeline_schedule)
+        if spec.stage_count < 2:
+            raise BadInput(
+                f"--stages {spec.stage_count}: strategy {spec.strategy} cuts the model into at least 2 stages; for one "
+                "stage use ddp"
+            )
+        if spec.sync_batchnorm:
+            raise BadInput(f"--sync-batchnorm: strategy {spec.strategy} cuts the model; use ddp")
+    elif spec.stages not in (None, 1) or spec.cut != AUTO:
+        cutting = " or ".join(one.name for one in STRATEGIES.all() if one.staged)
+        raise BadInput(f"--stages and --cut: strategy {spec.strategy} does not cut the model; use {cutting}")
+
+
+def check_model(spec: RunSpec, recipe: Recipe, dataset: Any, plan: Plan) -> None:
+    """Refuse a model that cannot be cut as asked for."""
+    torch.manual_seed(recipe.seed)
+    model = recipe.model()
+
+    def example(one: nn.Module) -> Tensor:
+        seed_lane(recipe.seed, 0, 0, "cpu")
+        return as_sum(recipe.loss(one, first_lane(recipe, dataset, plan)), 1).total
+
+    survey = Survey.of(model, recipe.stages, example, spec.stage_count)
+    survey.ownership(survey.cut(spec.cut, spec.stage_count))
+
+
+def schedule_text(spec: RunSpec, plan: Plan) -> str:
+    """Return the drawing of what `--show-schedule` shows."""
+    if not describe(spec.strategy).staged:
+        raise BadInput(f"--show-schedule: strategy {spec.strategy} does not cut the model; use pipeline or layers")
+    order = ONE_LANE if spec.strategy == "layers" else spec.pipeline_schedule
+    lanes = -(-plan.lanes // spec.replicas)
+    share = bubble(order, spec.stage_count, lanes)
+    head = (
+        f"{spec.strategy}, {spec.stage_count} stages, {lanes} lanes a replica, {order}: a stage has nothing to do for "
+        f"{share:.0%} of a step, if all take equally long. 3 is the forward of lane 3, 3' its backward."
+    )
+    return f"{head}\n\n{draw(order, spec.stage_count, lanes)}"
+
+
+def first_lane(recipe: Recipe, dataset: Any, plan: Plan) -> Any:
+    """Return the first samples as a batch of one lane."""
+    source = open_source(dataset, recipe.collate)
+    samples = max(1, recipe.global_batch // plan.lanes)
+    # a stream is read from its beginning again when it is trained on
+    data = [one for one, _ in zip(source.dataset, range(samples), strict=False)] if source.stream else source.dataset
+    return fetch(data, list(range(samples)), source.collate)

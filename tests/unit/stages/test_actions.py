@@ -1,0 +1,70 @@
+"""The order of lanes in a pipeline, as a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep.errors import BadInput
+from lockstep.stages.actions import (
+    Action,
+    bubble,
+    check_order,
+    draw,
+    most_in_flight,
+    stage_actions,
+    timetable,
+)
+
+ORDERS = ["one-lane", "1f1b", "fill-drain"]
+TABLE = {
+    ("one-lane", 2, 0, 3): "F0 B0 F1 B1 F2 B2",
+    ("one-lane", 2, 1, 3): "F0 B0 F1 B1 F2 B2",
+    ("1f1b", 2, 0, 4): "F0 F1 B0 F2 B1 F3 B2 B3",
+    ("1f1b", 2, 1, 4): "F0 B0 F1 B1 F2 B2 F3 B3",
+    ("1f1b", 4, 0, 2): "F0 F1 B0 B1",
+    ("1f1b", 3, 1, 4): "F0 F1 B0 F2 B1 F3 B2 B3",
+    ("fill-drain", 2, 0, 3): "F0 F1 F2 B0 B1 B2",
+    ("fill-drain", 2, 1, 3): "F0 F1 F2 B0 B1 B2",
+}
+
+
+@pytest.mark.parametrize(("asked", "row"), TABLE.items(), ids=[" ".join(map(str, key)) for key in TABLE])
+def test_table(asked: tuple[str, int, int, int], row: str) -> None:
+    assert " ".join(map(str, stage_actions(*asked))) == row
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("lanes", [1, 2, 3, 8])
+def test_every_order_is_whole_and_ends(order: str, stages: int, lanes: int) -> None:
+    """Every lane goes forward and backward once on every stage, backward in the order of lanes, and nobody waits on."""
+    for stage, row in enumerate(timetable(order, stages, lanes)):
+        done = [action for action in row if action is not None]
+        assert sorted(done) == sorted(Action(lane, forward) for lane in range(lanes) for forward in (True, False))
+        assert [action.lane for action in done if not action.forward] == list(range(lanes))
+        assert done == stage_actions(order, stages, stage, lanes)
+
+
+def test_lanes_in_flight() -> None:
+    """1f1b holds as many lanes as stages follow, fill-drain all of them."""
+    streamed = [most_in_flight(stage_actions("1f1b", 4, stage, 8)) for stage in range(4)]
+    filled = [most_in_flight(stage_actions("fill-drain", 4, stage, 8)) for stage in range(4)]
+    alone = [most_in_flight(stage_actions("one-lane", 4, stage, 8)) for stage in range(4)]
+    assert (streamed, filled, alone) == ([4, 3, 2, 1], [8] * 4, [1] * 4)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("stages", "lanes"), [(2, 1), (2, 8), (4, 4), (4, 16)])
+def test_the_bubble_is_what_the_timetable_shows(order: str, stages: int, lanes: int) -> None:
+    rows = timetable(order, stages, lanes)
+    idle = sum(action is None for row in rows for action in row) / sum(len(row) for row in rows)
+    assert bubble(order, stages, lanes) == pytest.approx(idle)
+
+
+def test_drawing() -> None:
+    assert draw("1f1b", 2, 3) == "stage 0  0  1  .  0' 2  1' .  2'\nstage 1  .  0  0' 1  1' 2  2' ."
+
+
+def test_an_order_that_there_is_not() -> None:
+    with pytest.raises(BadInput, match=r"1f1b or fill-drain: there is none called '1f1'; did you mean '1f1b'\?"):
+        check_order("1f1")

@@ -1,0 +1,175 @@
+"""A model's layers: found, declared, or refused with what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lockstep.errors import BadInput
+from lockstep.stages.chain import find_layers
+from lockstep.stages.layer_costs import measure_layers, use_of_layers
+from lockstep.stages.ownership import share_out
+
+
+class Chain(nn.Module):
+    """Its forward hands on from child to child."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.body = nn.Sequential(nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        inner = self.first(values)
+        last: Tensor = self.head(self.body(inner))
+        return last
+
+
+class Glued(Chain):
+    """Something is done between two children."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        last: Tensor = self.head(torch.relu(self.body(self.first(values))))
+        return last
+
+
+class Before(Chain):
+    def forward(self, values: Tensor) -> Tensor:
+        return super().forward(values * 2)
+
+
+class After(Chain):
+    def forward(self, values: Tensor) -> Tensor:
+        return super().forward(values) * 2
+
+
+class Skipping(Chain):
+    def forward(self, values: Tensor) -> Tensor:
+        inner = self.first(values)
+        last: Tensor = self.head(inner + self.body(inner))
+        return last
+
+
+def run(model: nn.Module) -> Tensor:
+    out: Tensor = model(torch.ones(3, 4)).sum()
+    return out
+
+
+def names(model: nn.Module, declared: Callable[[Any], list[Any]] | None = None) -> list[str]:
+    return [layer.name for layer in find_layers(model, declared, run)]
+
+
+def test_a_sequential_is_cut_at_every_depth() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Sequential(nn.Linear(4, 2))))
+    assert names(model) == ["0", "1.0", "1.1.0"]
+
+
+def test_a_hook_belongs_to_the_call() -> None:
+    """A Sequential with a hook is not opened: the hook would be lost."""
+    inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    inner.register_forward_hook(lambda module, arguments, returned: returned * 2)
+    assert names(nn.Sequential(nn.Linear(4, 4), inner)) == ["0", "1"]
+
+
+def test_a_chain_of_children_is_found() -> None:
+    assert names(Chain()) == ["first", "body.0", "body.1.0", "body.1.1", "head"]
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Glued, "head does not get just what body returned"),
+        (Before, "does not pass its own arguments to first as they are"),
+        (After, "does not return just what head returned"),
+        (Skipping, "head does not get just what body returned"),
+    ],
+)
+def test_what_broke_the_chain_and_what_to_write(model: type[nn.Module], said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        names(model())
+    assert said in str(refused.value)
+    assert "Recipe(stages=lambda model: [model.first, model.body, model.head])" in str(refused.value)
+
+
+def test_declared() -> None:
+    def listed(model: Glued) -> list[Any]:
+        return [[model.first, torch.relu], model.body, lambda values: values.relu(), model.head]
+
+    assert names(Glued(), listed) == ["first...relu", "body.0", "body.1.0", "body.1.1", "function 2", "head"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        (lambda model: [], "expected a list of modules and functions"),
+        (lambda model: [model.first, 3], "item 1 of Recipe(stages=...) is a int"),
+        (lambda model: [model.frist], "has no attribute 'frist'"),
+    ],
+)
+def test_bad_lists(listed: Callable[[Any], list[Any]], said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        names(Chain(), listed)
+    assert said in str(refused.value)
+
+
+def test_a_layer_that_cannot_take_what_it_gets() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(4, 2))
+    with pytest.raises(BadInput, match=r"the layer 1 cannot take what 0 passes to it \(float32 \(3, 3\)\)"):
+        use_of_layers(model, find_layers(model, None, None), run)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(4, 4))
+        self.inner = nn.Linear(4, 4)
+        self.spare = nn.Linear(4, 4)
+
+    def listed(self) -> list[Any]:
+        return [lambda values: values @ self.table, self.inner, lambda values: values @ self.table.t()]
+
+    def forward(self, values: Tensor) -> Tensor:
+        out: Any = values
+        for layer in self.listed():
+            out = layer(out)
+        result: Tensor = out
+        return result
+
+
+def test_what_functions_use_is_seen() -> None:
+    model = Tied()
+    layers = find_layers(model, lambda _: model.listed(), run)
+    used = [facts.used for facts in use_of_layers(model, layers, run)]
+    inner = {"parameter/inner.weight", "parameter/inner.bias"}
+    assert used == [{"parameter/table"}, inner, {"parameter/table"}]
+    owner = share_out([1, 2], used, sorted(set().union(*used)), ["parameter/spare.weight"])
+    assert owner.users["parameter/table"] == (0, 2)
+    assert (owner.before("parameter/table", 2), owner.after("parameter/table", 0)) == (0, 2)
+    assert owner.owned(0) == {"parameter/table", "parameter/spare.weight"}
+    assert owner.present(2) == {"parameter/table"}
+
+
+def test_a_parameter_that_nobody_uses() -> None:
+    with pytest.raises(BadInput, match="no stage uses the parameter parameter/spare"):
+        share_out([1], [{"parameter/a"}, {"parameter/b"}], ["parameter/a", "parameter/b", "parameter/spare"], [])
+
+
+def test_measuring_leaves_no_trace() -> None:
+    """Times are taken in the real process: buffers, gradients and the random stream are as before."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))
+    layers = find_layers(model, None, run)
+    torch.manual_seed(5)
+    before, random = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
+    facts = use_of_layers(model, layers, run)
+    measure_layers(model, layers, facts, run)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert [one.parameters for one in facts] == [40, 16, 0, 18]
+    assert [one.passes for one in facts] == [96, 96, 96, 24]
+    assert all(one.forward > 0 for one in facts)
