@@ -76,17 +76,17 @@ class Marked:
     def survivors(self, seconds: float = 10.0) -> list[str]:
         """Return the processes that still carry the mark, after giving them time to end."""
         deadline = time.monotonic() + seconds
-        while (found := self._carriers()) and time.monotonic() < deadline:
+        while (carriers := self._carriers()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        return found
+        return carriers
 
     def _carriers(self) -> list[str]:
-        found = []
+        carriers = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("LOCKSTEP_TEST_MARK") == self.mark:
-                    found.append(f"{process.pid} {' '.join(process.cmdline())}")
-        return found
+                    carriers.append(f"{process.pid} {' '.join(process.cmdline())}")
+        return carriers
 
 
 def finish(process: subprocess.Popen[str], seconds: float = SECONDS) -> Done:
@@ -100,36 +100,38 @@ def finish(process: subprocess.Popen[str], seconds: float = SECONDS) -> Done:
     return Done(process.returncode, out, err)
 
 
-def inside(
-    arguments: Sequence[str],
-    cwd: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    env: Mapping[str, str] | None = None,
-) -> Done:
-    """Run the command line in this process: torch is imported already, so it is quick.
+class CommandLine:
+    """`lockstep` in a test's own folder: called in this process, or `apart`, in a process of its own as a user has it.
 
-    Workers are forked from the process that `tests.ranks` warms, and what they say is not in the result.
+    In this process torch is imported already, so it is quick. Workers are forked from the process that `tests.ranks`
+    warms, and what they say is not in the result.
     """
-    from lockstep.cli import main
 
-    for name in list(os.environ):
-        if name.startswith(LAUNCHER_PREFIXES) or name in LAUNCHER_NAMES:
-            monkeypatch.delenv(name)
-    for name, value in (env or {}).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(cwd)
-    monkeypatch.setattr(sys, "argv", ["lockstep", *arguments])
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    out, err = capfd.readouterr()
-    return Done(int(ended.value.code or 0), out, err)
+    def __init__(self, cwd: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self._cwd = cwd
+        self._monkeypatch = monkeypatch
+        self._capfd = capfd
 
+    def __call__(self, *arguments: str, env: Mapping[str, str] | None = None) -> Done:
+        """Run the command line in this process; folder and environment stay so until the test's end."""
+        from lockstep.cli import main
 
-def lockstep(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> Done:
-    """Run the command line."""
-    return Marked(env).run([LOCKSTEP, *arguments], cwd)
+        for name in list(os.environ):
+            if name.startswith(LAUNCHER_PREFIXES) or name in LAUNCHER_NAMES:
+                self._monkeypatch.delenv(name)
+        for name, value in (env or {}).items():
+            self._monkeypatch.setenv(name, value)
+        self._monkeypatch.chdir(self._cwd)
+        self._monkeypatch.setattr(sys, "argv", ["lockstep", *arguments])
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        out, err = self._capfd.readouterr()
+        return Done(int(ended.value.code or 0), out, err)
+
+    def apart(self, *arguments: str, env: Mapping[str, str] | None = None) -> Done:
+        """Run the command line in a process of its own."""
+        return Marked(env).run([LOCKSTEP, *arguments], self._cwd)

@@ -1,4 +1,4 @@
-"""What every test gets: the real services, the system mark, and a check that nothing is left behind."""
+"""What every test gets: the command line, real services, the system mark, and a check that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.commands import CommandLine
 from tests.leftovers import traces
 from tests.services import mpich, openmpi, slurm
 
@@ -43,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.system)
         elif item.path.name not in APART:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line in the test's own folder: `cli("run", "mlp")`, or `cli.apart(...)` in a process of its own."""
+    return CommandLine(tmp_path, monkeypatch, capfd)
 
 
 @pytest.fixture(autouse=True)

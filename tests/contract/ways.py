@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.world.addresses import free_port
-from tests.commands import BIN, LOCKSTEP, Done, Marked, finish, inside
+from tests.commands import BIN, LOCKSTEP, CommandLine, Done, Marked, finish
 
 if TYPE_CHECKING:
     from tests.system.slurm import SlurmCluster
@@ -40,9 +40,8 @@ def from_here(request: pytest.FixtureRequest, name: str, *more: str) -> Way:
     """The same from this process, which has torch already; the command itself is started in `test_ends.py`."""
 
     def run(arguments: list[str], workers: int, cwd: Path, marked: Marked) -> Done:
-        monkeypatch, capfd = request.getfixturevalue("monkeypatch"), request.getfixturevalue("capfd")
-        command = ["run", *arguments, "--workers", str(workers), "--launcher", name, *more]
-        return inside(command, cwd, monkeypatch, capfd, marked.env)
+        cli: CommandLine = request.getfixturevalue("cli")
+        return cli("run", *arguments, "--workers", str(workers), "--launcher", name, *more, env=marked.env)
 
     return Way(name, run)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, inside, lockstep
+from tests.commands import LOCKSTEP, TINY, CommandLine, Done, Marked, finish
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,8 @@ from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, inside, lockste
         ([TINY, "--device", "cuda"], "no accelerator is available on this machine"),
     ],
 )
-def test_refused(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    done = inside(["run", *arguments, "--out", "out"], tmp_path, monkeypatch, capfd)
+def test_refused(arguments: list[str], words: str, tmp_path: Path, cli: CommandLine) -> None:
+    done = cli("run", *arguments, "--out", "out")
     assert words in done.err, done.text
     assert done.code == 2, done.text
     assert done.err.count("lockstep: ") == 1
@@ -49,47 +43,43 @@ def test_refused(
         assert not (tmp_path / "out").exists()
 
 
-def test_unknown_flag(tmp_path: Path) -> None:
-    done = lockstep("run", "--wrokers", "2", cwd=tmp_path)
+def test_unknown_flag(cli: CommandLine) -> None:
+    done = cli.apart("run", "--wrokers", "2")
     assert done.code == 2
     assert "--workers" in done.err
 
 
 @pytest.mark.parametrize("program", ["srun", "mpirun"])
-def test_launcher_that_is_not_installed(program: str, tmp_path: Path) -> None:
-    done = lockstep("run", TINY, "--workers", "2", "--launcher", program, cwd=tmp_path, env={"PATH": str(tmp_path)})
+def test_launcher_that_is_not_installed(program: str, tmp_path: Path, cli: CommandLine) -> None:
+    done = cli.apart("run", TINY, "--workers", "2", "--launcher", program, env={"PATH": str(tmp_path)})
     assert done.code == 2, done.text
     assert f"{program} is not installed" in done.err
 
 
-def test_output_folder_exists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_output_folder_exists(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "out").mkdir()
-    done = inside(["run", TINY, "--out", "out"], tmp_path, monkeypatch, capfd)
+    done = cli("run", TINY, "--out", "out")
     assert done.code == 2
     assert "exists already: choose another --out" in done.err
 
 
-def test_output_folder_cannot_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_output_folder_cannot_be_made(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "file").write_text("")
-    done = inside(["run", TINY, "--out", "file/out", "--workers", "2"], tmp_path, monkeypatch, capfd)
+    done = cli("run", TINY, "--out", "file/out", "--workers", "2")
     assert done.code == 2
     assert "cannot make the output folder" in done.err
 
 
-def by_hand(cwd: Path, rank: int, rendezvous: str, *more: str) -> list[str]:
-    return [LOCKSTEP, "run", TINY, "--workers", "2", "--rank", str(rank), "--rendezvous", rendezvous, *more]
+def by_hand(rank: int, rendezvous: str, *more: str) -> list[str]:
+    return ["run", TINY, "--workers", "2", "--rank", str(rank), "--rendezvous", rendezvous, *more]
 
 
-def test_an_occupied_port(tmp_path: Path) -> None:
+def test_an_occupied_port(cli: CommandLine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = Marked().run(by_hand(tmp_path, 0, f"127.0.0.1:{port}"), tmp_path)
+        done = cli.apart(*by_hand(0, f"127.0.0.1:{port}"))
     assert done.code == 2, done.text
     assert f"cannot listen on 127.0.0.1:{port}" in done.err
     assert "choose another port" in done.err
@@ -98,22 +88,22 @@ def test_an_occupied_port(tmp_path: Path) -> None:
 def test_two_processes_claim_one_rank(tmp_path: Path) -> None:
     """Three are started, two of them as rank 1: one of those is refused, and the other two train."""
     marked, where = Marked(), f"file://{tmp_path / 'meet'}"
-    started = [marked.start(by_hand(tmp_path, rank, where, "--out", "out"), tmp_path) for rank in (1, 1, 0)]
+    started = [marked.start([LOCKSTEP, *by_hand(rank, where, "--out", "out")], tmp_path) for rank in (1, 1, 0)]
     done: list[Done] = [finish(process) for process in started]
     assert sorted(one.code for one in done) == [0, 0, 2], [one.text for one in done]
     refused = next(one for one in done if one.code == 2)
     assert "rank 1 of 2 is already taken" in refused.err
 
 
-def test_workers_that_disagree_with_the_launcher(tmp_path: Path) -> None:
+def test_workers_that_disagree_with_the_launcher(cli: CommandLine) -> None:
     env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    done = lockstep("run", TINY, "--workers", "4", cwd=tmp_path, env=env)
+    done = cli.apart("run", TINY, "--workers", "4", env=env)
     assert done.code == 2
     assert "--workers 4, but manual started 2" in done.err
 
 
 @pytest.mark.parametrize("command", ["doctor", "run"])
-def test_half_a_set_of_variables(command: str, tmp_path: Path) -> None:
-    done = lockstep(command, cwd=tmp_path, env={"RANK": "0"})
+def test_half_a_set_of_variables(command: str, cli: CommandLine) -> None:
+    done = cli.apart(command, env={"RANK": "0"})
     assert done.code == 2
     assert "RANK is set, but not WORLD_SIZE, MASTER_ADDR, MASTER_PORT" in done.err

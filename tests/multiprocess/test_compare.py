@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lockstep.report.notes import LEANER, STEADIER
-from tests.commands import LOCKSTEP, TINY, Done, Marked, finish, inside, lockstep
+from tests.commands import LOCKSTEP, TINY, CommandLine, Done, Marked, finish
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_recipe.py"
 
@@ -22,8 +22,8 @@ def rows_of(done: Done) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads(done.out)["rows"]}
 
 
-def test_side_by_side(tmp_path: Path) -> None:
-    done = lockstep("compare", TINY, "--repeats", "2", "--json", "--out", "out", cwd=tmp_path)
+def test_side_by_side(tmp_path: Path, cli: CommandLine) -> None:
+    done = cli.apart("compare", TINY, "--repeats", "2", "--json", "--out", "out")
     assert done.code == 0, done.text
     comparison, rows = json.loads(done.out), rows_of(done)
     assert {"single", "dp", "ddp", "torch-ddp"} <= set(rows)
@@ -55,9 +55,9 @@ def test_side_by_side(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "torch-ddp-2" / "final.safetensors").exists(), "the weights are kept once per way"
 
 
-def test_a_sweep_over_lanes(tmp_path: Path) -> None:
+def test_a_sweep_over_lanes(tmp_path: Path, cli: CommandLine) -> None:
     options = ["--lanes", "2,4", "--workers", "2", "--steps", "3", "--repeats", "1", "--strategies", "single,ddp"]
-    done = lockstep("compare", "mlp", *options, "--json", "--out", "out", cwd=tmp_path)
+    done = cli.apart("compare", "mlp", *options, "--json", "--out", "out")
     assert done.code == 0, done.text
     comparison, rows = json.loads(done.out), rows_of(done)
     assert {"single, 2 lanes", "ddp, 2 lanes", "single, 4 lanes", "ddp, 4 lanes"} <= set(rows)
@@ -70,35 +70,28 @@ def test_a_sweep_over_lanes(tmp_path: Path) -> None:
     assert rows["ddp, 2 lanes"]["digest"] != rows["ddp, 4 lanes"]["digest"]
     assert any("4 lanes in place of 2" in sentence for sentence in comparison["recommendation"])
     assert "What lanes cost" in (tmp_path / "out" / "report.html").read_text()
-    again = lockstep("report", "out", "--json", cwd=tmp_path)
+    again = cli.apart("report", "out", "--json")
     assert rows_of(again) == rows, "a report of the folder has the same rows"
 
 
-def test_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    order = ["compare", TINY, "--repeats", "1", "--steps", "4", "--strategies", "torch-ddp", "--per-rank"]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+def test_table(cli: CommandLine) -> None:
+    done = cli("compare", TINY, "--repeats", "1", "--steps", "4", "--strategies", "torch-ddp", "--per-rank")
     assert done.code == 0, done.text
     for word in ("strategy", "samples/s", "peak RSS", "accuracy", "where a step goes", "by rank", "why torch-ddp: "):
         assert word in done.out
 
 
-def test_a_row_that_cannot_run_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    order = ["compare", TINY, "--repeats", "1", "--steps", "2", "--workers", "1", "--json"]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+def test_a_row_that_cannot_run_says_why(cli: CommandLine) -> None:
+    done = cli("compare", TINY, "--repeats", "1", "--steps", "2", "--workers", "1", "--json")
     assert done.code == 0, done.text
     rows = rows_of(done)
     assert "needs at least 2 workers" in rows["torch-ddp"]["why_not"]
     assert rows["single"]["repeats"] == 1
 
 
-def test_a_way_that_fails_in_the_middle_is_a_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_way_that_fails_in_the_middle_is_a_row(cli: CommandLine) -> None:
     """The fault strikes rank 1 in step 3, so `single` knows nothing of it."""
-    order = ["compare", f"{TINY}:raises", "--strategies", "ddp,single", "--repeats", "1", "--json"]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+    done = cli("compare", f"{TINY}:raises", "--strategies", "ddp,single", "--repeats", "1", "--json")
     assert done.code == 0, done.text
     rows = rows_of(done)
     assert rows["single"]["repeats"] == 1
@@ -115,24 +108,14 @@ def test_a_way_that_fails_in_the_middle_is_a_row(
         ),
     ],
 )
-def test_what_no_way_can_train_is_told(
-    recipe: str,
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    order = ["compare", recipe, "--strategies", "single", "--threads", "2", "--json"]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+def test_what_no_way_can_train_is_told(recipe: str, words: str, cli: CommandLine) -> None:
+    done = cli("compare", recipe, "--strategies", "single", "--threads", "2", "--json")
     assert done.code == 1, done.text
     assert words in rows_of(done)["single"]["why_not"]
 
 
-def test_a_recipe_that_is_not_deterministic_is_found_by_running_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    order = ["compare", f"{TINY}:unsteady", "--strategies", "single", "--threads", "2", "--repeats", "2", "--json"]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+def test_a_recipe_that_is_not_deterministic_is_found_by_running_twice(cli: CommandLine) -> None:
+    done = cli("compare", f"{TINY}:unsteady", "--strategies", "single", "--threads", "2", "--repeats", "2", "--json")
     assert done.code == 0, done.text
     row = rows_of(done)["single"]
     assert row["digest"] == ""
@@ -144,9 +127,7 @@ def test_a_recipe_that_is_not_deterministic_is_found_by_running_twice(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_reports_and_resume_goes_on(
-    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_it_reports_and_resume_goes_on(number: signal.Signals, tmp_path: Path, cli: CommandLine) -> None:
     marked = Marked()
     command = [LOCKSTEP, "compare", f"{TINY}:slow", "--strategies", "single,ddp", "--threads", "2", "--steps", "3"]
     process = marked.start([*command, "--repeats", "2", "--out", "out", "--json"], tmp_path)
@@ -161,16 +142,16 @@ def test_interrupted_it_reports_and_resume_goes_on(
     assert not marked.survivors()
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/*/result.json")}
     assert len(kept) == 1
-    done = inside(["compare", "--resume", "out", "--repeats", "1", "--json"], tmp_path, monkeypatch, capfd)
+    done = cli("compare", "--resume", "out", "--repeats", "1", "--json")
     assert done.code == 0, done.text
     assert [row["repeats"] for row in rows_of(done).values()] == [1, 1]
     assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
 
 
-def test_a_new_users_recipe_goes_to_a_report_with_one_command(tmp_path: Path) -> None:
+def test_a_new_users_recipe_goes_to_a_report_with_one_command(tmp_path: Path, cli: CommandLine) -> None:
     recipe = tmp_path / "my_recipe.py"
     recipe.write_text(EXAMPLE.read_text())
-    done = lockstep("compare", "my_recipe.py", "--steps", "8", "--repeats", "1", cwd=tmp_path)
+    done = cli.apart("compare", "my_recipe.py", "--steps", "8", "--repeats", "1")
     assert done.code == 0, done.text
     assert "Fastest: " in done.out or "No clear winner" in done.out
     assert "same bits" in done.out
@@ -192,25 +173,19 @@ def test_a_new_users_recipe_goes_to_a_report_with_one_command(tmp_path: Path) ->
         ([TINY, "--resume", "none", "--workers", "2"], "leave out workers, recipe"),
     ],
 )
-def test_refused(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    done = inside(["compare", *arguments], tmp_path, monkeypatch, capfd)
+def test_refused(arguments: list[str], words: str, cli: CommandLine) -> None:
+    done = cli("compare", *arguments)
     assert done.code == 2, done.text
     assert words in done.err
 
 
-def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    done = inside(["doctor", "--json"], tmp_path, monkeypatch, capfd)
+def test_doctor(cli: CommandLine) -> None:
+    done = cli("doctor", "--json")
     decision = json.loads(done.out)
     assert decision["started_by"] == "inline"
     assert decision["launchers"]["spawn"] == "yes"
     env = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "host-a", "MASTER_PORT": "29511", "OMP_NUM_THREADS": "1"}
-    done = inside(["doctor"], tmp_path, monkeypatch, capfd, env)
+    done = cli("doctor", env=env)
     assert done.code == 0, done.text
     for line in ("started by: manual", "MASTER_ADDR: host-a", "rendezvous: host-a:29511", "OMP_NUM_THREADS=1"):
         assert line in done.out

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from lockstep.data import Ragged
 from lockstep.recipe import load
-from tests.commands import inside
+from tests.commands import CommandLine
 from tests.unit.data.test_cifar100_archive import make as make_archive
 
 ITEMS = 600
@@ -216,23 +216,19 @@ def test_shared_memory_too_small_and_a_full_disk(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_training_on_the_real_form_of_cifar100(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_training_on_the_real_form_of_cifar100(tmp_path: Path, cli: CommandLine) -> None:
     """Two ranks train from one archive; a path with nothing there is refused."""
     path = make_archive(tmp_path, packed=True)
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     common = ["cifar100", "--data", str(path), "--global-batch", "4", "--lanes", "2", "--steps", "2", "--threads", "1"]
-    done = inside(["run", *common, "--workers", "2", "--out", "out"], tmp_path, monkeypatch, capfd, env)
+    done = cli("run", *common, "--workers", "2", "--out", "out", env=env)
     assert done.code == 0, done.text
-    done = inside(["run", "cifar100", "--data", "nowhere"], tmp_path, monkeypatch, capfd, env)
+    done = cli("run", "cifar100", "--data", "nowhere", env=env)
     assert done.code == 2
     assert "no CIFAR-100 at" in done.err
 
 
-def test_bytes_trains_from_a_ragged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_trains_from_a_ragged(cli: CommandLine) -> None:
     assert isinstance(load("bytes").dataset(), Ragged)
-    done = inside(["run", "bytes", "--workers", "2", "--steps", "2", "--out", "out"], tmp_path, monkeypatch, capfd)
+    done = cli("run", "bytes", "--workers", "2", "--steps", "2", "--out", "out")
     assert done.code == 0, done.text

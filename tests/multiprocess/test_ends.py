@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.report.collect import read_run
 from lockstep.train.schema.rank_jsonl import read_rank
-from tests.commands import LOCKSTEP, SECONDS, TINY, Marked, finish, inside
+from tests.commands import LOCKSTEP, SECONDS, TINY, CommandLine, Marked, finish
 from tests.contract.ways import make, params
 
 
@@ -62,34 +62,27 @@ def test_one_host_opens_no_port_to_the_network(tmp_path: Path) -> None:
     assert marked.survivors() == []
 
 
-def test_not_finite_stops_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    order = ["run", f"{TINY}:nan", "--workers", "2", "--lanes", "4", "--out", "out"]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+def test_not_finite_stops_the_run(cli: CommandLine) -> None:
+    done = cli("run", f"{TINY}:nan", "--workers", "2", "--lanes", "4", "--out", "out")
     assert done.code == 1
     assert "the loss is nan at step 1, lane" in done.err, done.text
 
 
-def test_uneven_last_batch_and_a_worker_that_runs_dry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_uneven_last_batch_and_a_worker_that_runs_dry(tmp_path: Path, cli: CommandLine) -> None:
     """97 samples of batches of 12: the last holds one, and only one of four workers has it."""
-    order = ["run", f"{TINY}:dry", "--lanes", "4", "--threads", "1", "--out"]
-    done = inside([*order, "out", "--workers", "4"], tmp_path, monkeypatch, capfd)
+    command = ["run", f"{TINY}:dry", "--lanes", "4", "--threads", "1", "--out"]
+    done = cli(*command, "out", "--workers", "4")
     assert done.code == 0, done.text
-    alone = inside([*order, "alone"], tmp_path, monkeypatch, capfd)
+    alone = cli(*command, "alone")
     assert alone.code == 0, alone.text
     assert read_run(tmp_path / "out").losses == pytest.approx(read_run(tmp_path / "alone").losses, rel=1e-5)
 
 
 @pytest.mark.parametrize("recipe", ["mlp", "bytes"])
-def test_torch_ddp_follows_single(
-    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_torch_ddp_follows_single(recipe: str, tmp_path: Path, cli: CommandLine) -> None:
     """The same lanes, weights and dropout: the losses differ by the order of summation alone."""
-    order = ["run", recipe, "--lanes", "2", "--threads", "1", "--steps", "4"]
-    one = inside([*order, "--out", "one"], tmp_path, monkeypatch, capfd)
-    two = inside([*order, "--workers", "2", "--out", "two"], tmp_path, monkeypatch, capfd)
+    command = ["run", recipe, "--lanes", "2", "--threads", "1", "--steps", "4"]
+    one = cli(*command, "--strategy", "single", "--out", "one")
+    two = cli(*command, "--strategy", "torch-ddp", "--workers", "2", "--out", "two")
     assert (one.code, two.code) == (0, 0), one.text + two.text
     assert read_run(tmp_path / "two").losses == pytest.approx(read_run(tmp_path / "one").losses, rel=1e-4)

@@ -25,7 +25,7 @@ from lockstep.train.checkpoint_folder import path_of
 from lockstep.train.evaluate import evaluate
 from lockstep.train.fingerprints import fingerprints
 from lockstep.train.spec import RunSpec
-from tests.commands import RECIPES, inside
+from tests.commands import RECIPES, CommandLine
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -46,11 +46,11 @@ def by_the_docs(model: nn.Module, folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("recipe", "strategy"), [("tiny.py", "ddp"), ("tied.py", "ddp"), ("tied.py", "torch-ddp")])
 def test_a_plain_model_is_the_trained_one(
-    recipe: str, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    recipe: str, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     torch.set_num_threads(1)
     out = begin(tmp_path / "out", recipe, strategy=strategy, workers=2)
-    done = inside(["export", "out", "model.safetensors"], tmp_path, monkeypatch, capfd)
+    done = cli("export", "out", "model.safetensors")
     assert done.code == 0, done.text
     assert re.search(r"model\.safetensors: \d+ tensors, \d+ bytes, after \d+ steps \(its final weights\)", done.out)
     made = load(str(RECIPES / recipe), None)
@@ -65,14 +65,12 @@ def test_a_plain_model_is_the_trained_one(
     assert fingerprints(Group.alone(), last.step, model_holdings(model)) == last, "the same bits"
 
 
-def test_a_run_that_did_not_finish(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_did_not_finish(tmp_path: Path, cli: CommandLine) -> None:
     """Its last good checkpoint is taken, and its weights are those of a run of that many steps."""
     out = tmp_path / "out"
     with pytest.raises(RunFailed):
         begin(out, "resumed.py:killed", strategy="ddp", workers=4, checkpoint_every=3)
-    done = inside(["export", "out", "model.safetensors", "--json"], tmp_path, monkeypatch, capfd)
+    done = cli("export", "out", "model.safetensors", "--json")
     assert done.code == 0, done.text
     exported = json.loads(done.out)
     assert (exported["step"], exported["finished"], exported["warnings"]) == (9, False, [])
@@ -83,7 +81,7 @@ def test_a_run_that_did_not_finish(
     assert loaded.keys() == nine.keys()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in nine.items())
     path_of(out, 9).write_bytes(b"damaged")
-    done = inside(["export", "out", "model.safetensors", "--force"], tmp_path, monkeypatch, capfd)
+    done = cli("export", "out", "model.safetensors", "--force")
     assert done.code == 0, done.text
     assert "after 6 steps (checkpoint-000006.safetensors: the run did not finish)" in done.out
     assert "lockstep: warning: " in done.err

@@ -17,7 +17,7 @@ from lockstep.train.schema.rank_jsonl import NotFiniteLine, StepLine, header_of,
 from lockstep.train.schema.result_json import Failed, read_result
 from lockstep.train.spec import RunSpec
 from lockstep.train.weights_difference import largest_difference
-from tests.commands import TINY, inside
+from tests.commands import TINY, CommandLine
 
 STEPS = 10
 
@@ -140,11 +140,8 @@ def test_no_measure_notes_time_and_loss_only(runs: dict[str, Path], tmp_path: Pa
     assert result.digest == read_finished(runs["torch-ddp"]).result.digest
 
 
-def test_a_loss_that_is_no_number_is_an_outcome(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    order = ["run", f"{TINY}:nan", "--workers", "2", "--out", "out", "--json"]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+def test_a_loss_that_is_no_number_is_an_outcome(tmp_path: Path, cli: CommandLine) -> None:
+    done = cli("run", f"{TINY}:nan", "--workers", "2", "--out", "out", "--json")
     assert done.code == 1, done.text
     assert "the loss is nan at step 3" in done.err
     result = read_result(tmp_path / "out")
@@ -157,10 +154,8 @@ def test_a_loss_that_is_no_number_is_an_outcome(
     assert lines[-1] == NotFiniteLine(step=3, epoch=0)
 
 
-def test_a_metric_that_is_no_number_is_null(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    done = inside(["run", f"{TINY}:odd_metric", "--steps", "1", "--out", "out"], tmp_path, monkeypatch, capfd)
+def test_a_metric_that_is_no_number_is_null(tmp_path: Path, cli: CommandLine) -> None:
+    done = cli("run", f"{TINY}:odd_metric", "--steps", "1", "--out", "out")
     assert done.code == 0, done.text
     assert "evaluation: accuracy not a number" in done.out
     result = read_finished(tmp_path / "out").result

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.report.collect import read_finished
 from tests import toy
-from tests.commands import TINY, lockstep
+from tests.commands import TINY, CommandLine
 from tests.multiprocess.test_compare import rows_of
 
 SHORT = ("--workers", "2", "--steps", "3", "--threads", "1")
@@ -20,8 +20,8 @@ def env(tmp_path: Path) -> dict[str, str]:
     return toy.install(tmp_path / "site")
 
 
-def test_its_strategy_trains_in_the_workers(tmp_path: Path, env: dict[str, str]) -> None:
-    done = lockstep("run", "mlp", *SHORT, "--strategy", "toy", "--out", "out", cwd=tmp_path, env=env)
+def test_its_strategy_trains_in_the_workers(tmp_path: Path, env: dict[str, str], cli: CommandLine) -> None:
+    done = cli.apart("run", "mlp", *SHORT, "--strategy", "toy", "--out", "out", env=env)
     assert done.code == 0, done.text
     run = read_finished(tmp_path / "out")
     assert run.setup.spec.strategy == "toy"
@@ -29,8 +29,8 @@ def test_its_strategy_trains_in_the_workers(tmp_path: Path, env: dict[str, str])
     assert len(run.steps) == 2
 
 
-def test_its_launcher_starts_the_workers(tmp_path: Path, env: dict[str, str]) -> None:
-    done = lockstep("run", "mlp", *SHORT, "--launcher", "toy", "--out", "out", cwd=tmp_path, env=env)
+def test_its_launcher_starts_the_workers(tmp_path: Path, env: dict[str, str], cli: CommandLine) -> None:
+    done = cli.apart("run", "mlp", *SHORT, "--launcher", "toy", "--out", "out", env=env)
     assert done.code == 0, done.text
     run = read_finished(tmp_path / "out")
     assert run.setup.spec.launcher == "toy"
@@ -38,10 +38,10 @@ def test_its_launcher_starts_the_workers(tmp_path: Path, env: dict[str, str]) ->
     assert len(run.steps) == 2
 
 
-def test_all_of_it_side_by_side_with_a_damaged_package(tmp_path: Path, env: dict[str, str]) -> None:
+def test_all_of_it_side_by_side_with_a_damaged_package(tmp_path: Path, env: dict[str, str], cli: CommandLine) -> None:
     toy.write_metadata(tmp_path / "site", "lockstep-damaged", {"lockstep.strategies": {"damaged": "gone:STRATEGY"}})
-    order = ("compare", TINY, *SHORT, "--strategies", "toy,toy-peer,damaged", "--launcher", "toy")
-    done = lockstep(*order, "--repeats", "1", "--json", cwd=tmp_path, env=env)
+    command = ("compare", TINY, *SHORT, "--strategies", "toy,toy-peer,damaged", "--launcher", "toy")
+    done = cli.apart(*command, "--repeats", "1", "--json", env=env)
     assert done.code == 0, done.text
     rows = rows_of(done)
     assert rows["toy"]["repeats"] == rows["toy-peer"]["repeats"] == 1
@@ -49,9 +49,9 @@ def test_all_of_it_side_by_side_with_a_damaged_package(tmp_path: Path, env: dict
     assert "other samples" in rows["toy-peer"]["parity"]
     reason = "strategy 'damaged' of package lockstep-damaged 1.0 (gone:STRATEGY) cannot be loaded"
     assert rows["damaged"]["why_not"].startswith(f"{reason} (ModuleNotFoundError: No module named 'gone')")
-    found = json.loads(lockstep("doctor", "--json", cwd=tmp_path, env=env).out)
+    found = json.loads(cli.apart("doctor", "--json", env=env).out)
     assert found["strategies"]["toy"] == found["launchers"]["toy"] == found["peers"]["toy-peer"] == "yes"
     assert found["strategies"]["damaged"].startswith(reason)
-    told = " ".join(lockstep("run", "--help", cwd=tmp_path, env={**env, "COLUMNS": "300"}).out.split())
+    told = " ".join(cli.apart("run", "--help", env={**env, "COLUMNS": "300"}).out.split())
     assert "single, dp, ddp, torch-ddp, damaged, toy, lightning, accelerate or toy-peer" in told
     assert "inline, spawn, torchrun, srun, mpirun or toy" in told

@@ -17,7 +17,7 @@ from lockstep.report.collect import FinishedRun, read_finished
 from lockstep.train.schema.rank_jsonl import StepLine
 from lockstep.train.schema.result_json import Failed, read_result
 from lockstep.train.spec import RunSpec
-from tests.commands import TINY, inside
+from tests.commands import TINY, CommandLine
 
 STEPS = 24
 
@@ -89,14 +89,8 @@ def test_refused(fields: dict[str, Any], words: str, tmp_path: Path) -> None:
         (["--nodes", "2"], "--nodes cannot be used with it"),
     ],
 )
-def test_its_launch_is_its_own(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    done = inside(["run", TINY, "--strategy", "lightning", "--workers", "2", *arguments], tmp_path, monkeypatch, capfd)
+def test_its_launch_is_its_own(arguments: list[str], words: str, cli: CommandLine) -> None:
+    done = cli("run", TINY, "--strategy", "lightning", "--workers", "2", *arguments)
     assert done.code == 2, done.text
     assert words in done.err
 

@@ -19,7 +19,7 @@ from lockstep.train.resume import holding, read_standing, resumed_spec
 from lockstep.train.schema.rank_jsonl import CheckpointLine, read_rank
 from lockstep.train.schema.result_json import Done as Result
 from lockstep.train.spec import RunSpec, versions
-from tests.commands import RECIPES, Done, inside
+from tests.commands import RECIPES, CommandLine, Done
 
 RECIPE = str(RECIPES / "resumed.py")
 STEPS = 16
@@ -132,46 +132,37 @@ def test_the_stock_strategy_goes_on_as_if_unbroken(tmp_path: Path) -> None:
         (["--steps", "5"], "is complete: 5 of 5 steps are done. To train longer, give --steps or --epochs"),
     ],
 )
-def test_refused(
-    arguments: list[str],
-    words: str,
-    stopped: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_refused(arguments: list[str], words: str, stopped: Path, tmp_path: Path, cli: CommandLine) -> None:
     before = {path: path.read_bytes() for path in stopped.rglob("*")}
     longer = [] if "--steps" in arguments else ["--steps", "9"]
-    done = inside(["run", "--resume", str(stopped), *longer, *arguments], tmp_path, monkeypatch, capfd)
+    done = cli("run", "--resume", str(stopped), *longer, *arguments)
     assert words in done.err, done.text
     assert done.code == 2, done.text
     assert {path: path.read_bytes() for path in stopped.rglob("*")} == before
     assert not list(tmp_path.iterdir())
 
 
-def resume(folder: str, cwd: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Done:
-    return inside(["run", "--resume", folder, "--steps", "9"], cwd, monkeypatch, capfd)
+def resume(folder: str, cli: CommandLine) -> Done:
+    return cli("run", "--resume", folder, "--steps", "9")
 
 
-def test_nothing_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    done = resume("none", tmp_path, monkeypatch, capfd)
+def test_nothing_to_resume(tmp_path: Path, cli: CommandLine) -> None:
+    done = resume("none", cli)
     assert "none: there is no such folder" in done.err
     assert done.code == 2
     out = begin(tmp_path / "out", steps=1)
-    done = resume("out", tmp_path, monkeypatch, capfd)
+    done = resume("out", cli)
     assert "out has no checkpoint, so there is nothing to resume" in done.err
     assert done.code == 2
     (out / "run.json").write_text("{")
-    done = resume("out", tmp_path, monkeypatch, capfd)
+    done = resume("out", cli)
     assert "run.json: the JSON is cut short" in done.err
     assert done.code == 2
 
 
-def test_a_run_that_is_still_running(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_still_running(stopped: Path, cli: CommandLine) -> None:
     with holding(stopped):
-        done = resume(str(stopped), tmp_path, monkeypatch, capfd)
+        done = resume(str(stopped), cli)
     assert "another process is training in" in done.err
     assert done.code == 2
 
@@ -199,14 +190,13 @@ def test_another_version_is_a_warning(
     assert result.resumed[-1].step == 1
 
 
-def test_the_command(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(stopped: Path, cli: CommandLine) -> None:
     """A whole run by the command line, then more of it."""
-    order = ["run", RECIPE, "--threads", "1", "--lanes", "4", "--steps", "3", "--checkpoint-every", "2", "--out", "out"]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+    done = cli(
+        "run", RECIPE, "--threads", "1", "--lanes", "4", "--steps", "3", "--checkpoint-every", "2", "--out", "out"
+    )
     assert done.code == 0, done.text
-    done = inside(["run", "--resume", "out", "--steps", "5", "--json"], tmp_path, monkeypatch, capfd)
+    done = cli("run", "--resume", "out", "--steps", "5", "--json")
     assert done.code == 0, done.text
     assert json.loads(done.out)["result"]["digest"] == read_finished(stopped).result.digest
 

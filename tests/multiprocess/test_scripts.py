@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import LOCKSTEP, Marked, lockstep
+from tests.commands import LOCKSTEP, CommandLine, Marked
 from tests.contract.ways import make, params
 
 STOCK = str(Path(__file__).parents[1] / "scripts" / "stock.py")
@@ -51,16 +51,16 @@ def test_the_example_of_an_own_loop(name: str, request: pytest.FixtureRequest, t
 
 
 @pytest.mark.parametrize("backend", ["gloo", "shm"])
-def test_the_example_of_a_stock_loop(backend: str, tmp_path: Path) -> None:
-    done = lockstep("launch", "--workers", "2", STOCK_DDP, "--", "--backend", backend, cwd=tmp_path)
+def test_the_example_of_a_stock_loop(backend: str, cli: CommandLine) -> None:
+    done = cli.apart("launch", "--workers", "2", STOCK_DDP, "--", "--backend", backend)
     assert done.code == 0, done.text
     ranks = re.findall(r"rank (\d) of 2: loss \d+\.\d+, weights (-?\d+\.\d+)", done.out)
     assert sorted(rank for rank, _ in ranks) == ["0", "1"], done.text
     assert ranks[0][1] == ranks[1][1]
 
 
-def test_inline(tmp_path: Path) -> None:
-    done = lockstep("launch", "--launcher", "inline", OWN_LOOP, cwd=tmp_path)
+def test_inline(cli: CommandLine) -> None:
+    done = cli.apart("launch", "--launcher", "inline", OWN_LOOP)
     assert done.code == 0, done.text
     assert "on 1 worker," in done.out
 
@@ -88,7 +88,7 @@ def test_threads_of_one_worker(name: str, typed: list[str], env: dict[str, str],
         (["--launcher", "inline", "--workers", "2", STOCK], "launcher inline runs one worker"),
     ],
 )
-def test_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
-    done = lockstep("launch", *arguments, cwd=tmp_path)
+def test_refused(arguments: list[str], words: str, cli: CommandLine) -> None:
+    done = cli.apart("launch", *arguments)
     assert done.code == 2, done.text
     assert words in done.err

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import LOCKSTEP
 from tests.services import require
 
 SCRIPT = Path(__file__).with_name("scripts_shm.py")
@@ -33,6 +34,6 @@ def test_a_stock_script_trains_the_same(client: str) -> None:
 def test_a_stock_script_runs_under_mpirun() -> None:
     """Under `spawn` the example of a stock loop does."""
     require("mpirun")
-    launch = [sys.executable, "-m", "lockstep", "launch", "--workers", "2", "--launcher", "mpirun"]
+    launch = [LOCKSTEP, "launch", "--workers", "2", "--launcher", "mpirun"]
     found = _run([*launch, str(SCRIPT), "--", "plain", "shm"])
     assert list(found) == ["shm"]

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Done, inside
+from tests.commands import CommandLine, Done
 
 Run = Callable[..., Done]
 RECIPE = str(Path(__file__).parents[1] / "recipes" / "stream.py")
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def run(cli: CommandLine) -> Run:
     def start(*arguments: str) -> Done:
-        return inside(["run", *arguments, "--threads", "1", "--json"], tmp_path, monkeypatch, capfd)
+        return cli("run", *arguments, "--threads", "1", "--json")
 
     return start
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.commands import RECIPES, inside
+from tests.commands import RECIPES, CommandLine
 from tests.multiprocess import batchnorm_cases as cases
 from tests.multiprocess.batchnorm_cases import BACKENDS, Arrays, Case, together, whole
 from tests.ranks import Outcome
@@ -223,20 +222,15 @@ def test_torch_ddp_takes_it_on_the_cpu(ranks: Ranks, backend: str, size: int) ->
 
 
 @pytest.mark.parametrize("strategy", ["torch-ddp", "ddp"])
-def test_a_run_with_short_batches_says_that_it_depends_on_workers(
-    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_with_short_batches_says_that_it_depends_on_workers(strategy: str, cli: CommandLine) -> None:
     """In the last step one lane of four has a sample: the others are fillers, which meet all the same."""
-    order = ["run", NORMED, "--workers", "2", "--lanes", "4", "--sync-batchnorm", "--strategy", strategy]
-    done = inside([*order, "--json", "--out", "out"], tmp_path, monkeypatch, capfd)
+    command = ["run", NORMED, "--workers", "2", "--lanes", "4", "--sync-batchnorm", "--strategy", strategy]
+    done = cli(*command, "--json", "--out", "out")
     assert done.code == 0, done.text
     assert json.loads(done.out)["result"]["depends_on_workers"] == "SyncBatchNorm"
 
 
-def test_a_comparison_marks_the_digests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    order = ["compare", "cifar100", "--strategies", "torch-ddp", "--steps", "2", "--repeats", "1", "--sync-batchnorm"]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+def test_a_comparison_marks_the_digests(cli: CommandLine) -> None:
+    done = cli("compare", "cifar100", "--strategies", "torch-ddp", "--steps", "2", "--repeats", "1", "--sync-batchnorm")
     assert done.code == 0, done.text
     assert "* SyncBatchNorm: loss, accuracy and digest depend on the number of workers" in done.out

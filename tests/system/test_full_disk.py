@@ -17,7 +17,7 @@ from lockstep.train.resume import read_standing, resumed_spec
 from lockstep.train.schema.rank_jsonl import rank_path, read_rank, steps_of
 from lockstep.train.schema.run_json import read_setup
 from lockstep.train.spec import RunSpec
-from tests.commands import RECIPES, TINY, inside
+from tests.commands import RECIPES, TINY, CommandLine
 
 
 @pytest.fixture
@@ -34,12 +34,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_the_disk_fills_up_in_the_middle(
-    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_disk_fills_up_in_the_middle(small_disk: Path, cli: CommandLine) -> None:
     out = small_disk / "out"
-    order = ["run", TINY, "--workers", "2", "--epochs", "50", "--out", str(out)]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+    done = cli("run", TINY, "--workers", "2", "--epochs", "50", "--out", str(out))
     assert done.code == 1, done.text
     assert "No space left on device" in done.err
     assert "make room, or choose another --out" in done.err
@@ -79,13 +76,11 @@ def test_the_disk_fills_up_with_checkpoints(small_disk: Path, tmp_path: Path) ->
     assert digests[0] == digests[1]
 
 
-def test_a_disk_that_is_full_already(
-    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_that_is_full_already(small_disk: Path, cli: CommandLine) -> None:
     with contextlib.suppress(OSError):
         (small_disk / "ballast").write_bytes(b"x" * 2**20)
     out = small_disk / "out"
-    done = inside(["run", TINY, "--out", str(out)], tmp_path, monkeypatch, capfd)
+    done = cli("run", TINY, "--out", str(out))
     assert done.code == 2, done.text
     assert "No space left on device" in done.err
     assert not out.exists()

@@ -20,7 +20,7 @@ from lockstep.train.records import write_document
 from lockstep.train.schema.plan_json import ComparisonPlan, Way
 from lockstep.train.schema.result_json import Failed
 from lockstep.train.spec import RunSpec, versions
-from tests.commands import inside
+from tests.commands import CommandLine
 from tests.unit.report.folders import change, make_run
 
 SPEC = RunSpec(recipe="mlp", lanes=4)
@@ -261,12 +261,7 @@ def test_a_plan_is_kept(tmp_path: Path) -> None:
     [([], 2, 30.0), (["--repeats", "5"], 5, 30.0), (["--time-limit", "70"], 2, 70.0)],
 )
 def test_a_comparison_goes_on_as_it_was_asked_for(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    typed: list[str],
-    repeats: int,
-    limit: float,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: list[str], repeats: int, limit: float, cli: CommandLine
 ) -> None:
     folder, kept = tmp_path / "out", []
 
@@ -278,7 +273,7 @@ def test_a_comparison_goes_on_as_it_was_asked_for(
     write_plan(folder, plan(limit=30.0))
     monkeypatch.setattr(running, "start_run", made)
     monkeypatch.setattr(running, "run_all", run_kept)
-    done = inside(["compare", "--resume", "out", *typed], tmp_path, monkeypatch, capfd)
+    done = cli("compare", "--resume", "out", *typed)
     assert done.code == 0, done.text
     assert (kept[0].repeats, kept[0].time_limit) == (repeats, limit)
     assert f"tiny: 4 lanes, 6 steps, {repeats} repeats each" in done.out
@@ -290,11 +285,7 @@ def test_a_comparison_goes_on_as_it_was_asked_for(
     [((), "2 repeats each"), (("ddp-2",), "up to 2 repeats each"), (("ddp-2", "single-2"), "one run each")],
 )
 def test_compare_and_report_give_the_same_title(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    failed: tuple[str, ...],
-    often: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: tuple[str, ...], often: str, cli: CommandLine
 ) -> None:
     def start(spec: RunSpec, folder: Path) -> Path:
         made(spec, folder)
@@ -306,10 +297,7 @@ def test_compare_and_report_give_the_same_title(
     (tmp_path / "out").mkdir()
     write_plan(tmp_path / "out", plan())
     monkeypatch.setattr(running, "start_run", start)
-    done = [
-        inside([*command, "--json"], tmp_path, monkeypatch, capfd)
-        for command in (["compare", "--resume", "out"], ["report", "out"])
-    ]
+    done = [cli(*command, "--json") for command in (["compare", "--resume", "out"], ["report", "out"])]
     assert [one.code for one in done] == [0, 0], done
     assert [json.loads(one.out)["title"] for one in done] == [f"tiny: 4 lanes, 6 steps, {often}"] * 2
 

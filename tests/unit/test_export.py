@@ -22,7 +22,7 @@ from lockstep.train.checkpoint_folder import path_of
 from lockstep.train.export import export
 from lockstep.train.final_weights import write_weights
 from lockstep.train.records import CannotWrite, write_document
-from tests.commands import inside
+from tests.commands import CommandLine
 from tests.unit.report.values import rank_result, result_of, setup
 from tests.unit.tensor_files import with_content
 
@@ -115,13 +115,7 @@ def test_else_the_last_good_checkpoint(tmp_path: Path) -> None:
         (["odd", "model"], "has no tensor for first.weight, which its header names"),
     ],
 )
-def test_refused(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_refused(arguments: list[str], words: str, tmp_path: Path, cli: CommandLine) -> None:
     run_folder(tmp_path / "bare")
     run_folder(tmp_path / "good", Tied())
     (tmp_path / "taken").write_bytes(b"precious")
@@ -139,7 +133,7 @@ def test_refused(
     forge = with_content(lambda content: {**content, "weights": {"first.weight": "absent"}})
     path_of(tmp_path / "odd", 1).write_bytes(forge(path_of(tmp_path / "odd", 1).read_bytes()))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    done = inside(["export", *arguments], tmp_path, monkeypatch, capfd)
+    done = cli("export", *arguments)
     assert done.code == 2, done.text
     assert words in done.err
     assert done.err.startswith("lockstep: ")
@@ -147,11 +141,11 @@ def test_refused(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_force_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_force_replaces(tmp_path: Path, cli: CommandLine) -> None:
     model = Tied()
     run_folder(tmp_path / "run", model)
     (tmp_path / "taken").write_bytes(b"old")
-    done = inside(["export", "run", "taken", "--force", "--json"], tmp_path, monkeypatch, capfd)
+    done = cli("export", "run", "taken", "--force", "--json")
     assert done.code == 0, done.text
     check(tmp_path / "taken", model)
     assert json.loads(done.out) == {

@@ -14,6 +14,7 @@ import pytest
 from lockstep import process_wide
 from lockstep.errors import BadInput
 from lockstep.process_wide import EFFECTS, VARIABLE
+from tests.commands import CommandLine
 
 DOCS = Path(__file__).parents[2] / "docs" / "process-wide.md"
 
@@ -45,12 +46,11 @@ def test_several_names_with_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [name for name in EFFECTS if process_wide.leave(name)] == ["threads", "malloc"]
 
 
-def test_the_command_line_refuses_it_in_one_line() -> None:
-    command = [sys.executable, "-m", "lockstep", "doctor"]
-    done = subprocess.run(command, env={**os.environ, VARIABLE: "heap"}, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"lockstep: {VARIABLE}=heap")
-    assert done.stderr.count("\n") == 1
+def test_the_command_line_refuses_it_in_one_line(cli: CommandLine) -> None:
+    done = cli.apart("doctor", env={VARIABLE: "heap"})
+    assert done.code == 2
+    assert done.err.startswith(f"lockstep: {VARIABLE}=heap")
+    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("imports", ["import torch.distributed, lockstep", "import lockstep, torch.distributed"])

@@ -17,7 +17,7 @@ from lockstep.errors import BadInput
 from lockstep.launch import start
 from lockstep.settings import Option, Settings
 from lockstep.train.spec import RunSpec
-from tests.commands import inside
+from tests.commands import CommandLine
 
 TYPED: dict[str, tuple[list[str], Any]] = {
     "strategy": (["--strategy", "torch-ddp"], "torch-ddp"),
@@ -55,9 +55,7 @@ class Extended(RunSpec):
     colour: Annotated[str, Option(help="Of the bicycle shed.", only="run")] = "red"
 
 
-def asked_of_a_run(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> RunSpec:
+def asked_of_a_run(arguments: list[str], monkeypatch: pytest.MonkeyPatch, cli: CommandLine) -> RunSpec:
     """Return the spec that a command hands to what starts the workers."""
     specs: list[RunSpec] = []
 
@@ -66,7 +64,7 @@ def asked_of_a_run(
         raise BadInput("enough")
 
     monkeypatch.setattr(start, "start_run", stop)
-    done = inside(["run", *arguments], tmp_path, monkeypatch, capfd)
+    done = cli("run", *arguments)
     assert done.err == "lockstep: enough\n", done.text
     return specs[0]
 
@@ -79,11 +77,11 @@ def test_every_option_is_tried() -> None:
 
 @pytest.mark.parametrize("name", TYPED)
 def test_what_is_typed_is_in_the_spec(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     arguments, expected = TYPED[name]
-    plain = asked_of_a_run([], tmp_path, monkeypatch, capfd)
-    spec = asked_of_a_run(arguments, tmp_path, monkeypatch, capfd)
+    plain = asked_of_a_run([], monkeypatch, cli)
+    spec = asked_of_a_run(arguments, monkeypatch, cli)
     assert getattr(spec, name) == (str(tmp_path / "images") if name == "data" else expected)
     assert getattr(plain, name) != getattr(spec, name)
     follows = {"workers": {"strategy", "launcher"}}.get(name, set())
@@ -92,11 +90,11 @@ def test_what_is_typed_is_in_the_spec(
 
 
 def test_a_recipe_file_is_found_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    assert asked_of_a_run(["train.py:mine"], tmp_path, monkeypatch, capfd).recipe == f"{tmp_path}/train.py:mine"
-    assert asked_of_a_run(["mlp"], tmp_path, monkeypatch, capfd).recipe == "mlp"
-    assert asked_of_a_run([], tmp_path, monkeypatch, capfd).recipe == "cifar100"
+    assert asked_of_a_run(["train.py:mine"], monkeypatch, cli).recipe == f"{tmp_path}/train.py:mine"
+    assert asked_of_a_run(["mlp"], monkeypatch, cli).recipe == "mlp"
+    assert asked_of_a_run([], monkeypatch, cli).recipe == "cifar100"
 
 
 def test_a_new_field_is_an_option_and_reaches_the_strategy() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.bench.contract.registry import BENCHMARKS, PREFIX
-from tests.commands import inside
+from tests.commands import CommandLine
 from tests.toy import write_metadata
 
 MODULES = Path(__file__).parents[3] / "src" / "lockstep" / "bench"
@@ -66,14 +66,8 @@ assert "torch" not in sys.modules
         (["syncbn", "--quick", "--save", "gone/result.json"], "--save gone/result.json: there is no folder gone"),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    done = inside(["bench", *arguments], tmp_path, monkeypatch, capfd)
+def test_bad_input_is_one_line(arguments: list[str], words: str, cli: CommandLine) -> None:
+    done = cli("bench", *arguments)
     assert (done.code, done.out) == (2, "")
     assert done.err == f"lockstep: {words}\n"
 
@@ -91,11 +85,10 @@ BENCHMARK = Benchmark(name="outside", help="A benchmark of another package", opt
 """
 
 
-def test_another_package_adds_a_benchmark(tmp_path: Path) -> None:
+def test_another_package_adds_a_benchmark(tmp_path: Path, cli: CommandLine) -> None:
     write_metadata(tmp_path, "lockstep-outside", {"lockstep.benchmarks": {"outside": "outside:BENCHMARK"}})
     (tmp_path / "outside.py").write_text(OUTSIDE)
-    command = [sys.executable, "-m", "lockstep", "bench", "outside", "--quick"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "1.50 s" in done.stdout
-    assert done.stderr.splitlines()[0] == "outside: counting ..."
+    done = cli.apart("bench", "outside", "--quick", env={"PYTHONPATH": str(tmp_path)})
+    assert done.code == 0, done.text
+    assert "1.50 s" in done.out
+    assert done.err.splitlines()[0] == "outside: counting ..."

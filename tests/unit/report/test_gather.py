@@ -13,7 +13,7 @@ from lockstep.report.gather import gather
 from lockstep.train.records import write_document
 from lockstep.train.schema.plan_json import ComparisonPlan, Way
 from lockstep.train.schema.result_json import Failed
-from tests.commands import inside
+from tests.commands import CommandLine
 from tests.unit.report.folders import change, make_run
 from tests.unit.report.values import setup
 
@@ -130,30 +130,28 @@ def test_the_plan_tells_of_ways_without_a_folder(tmp_path: Path) -> None:
     assert [row.name for row in gather([tmp_path]).rows] == ["single"]
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, cli: CommandLine) -> None:
     make_run(tmp_path / "all" / "single-1", strategy="single", workers=1)
     make_run(tmp_path / "all" / "ddp-1", strategy="ddp", workers=2, slower=0.5)
-    done = inside(["report", "all"], tmp_path, monkeypatch, capfd)
+    done = cli("report", "all")
     assert done.code == 0, done.text
     assert "report: all/report.html" in done.out
     assert "Fastest" in done.out
     made = {path.name for path in (tmp_path / "all").iterdir() if path.is_file()}
     assert made == {"report.html", "comparison.md", "comparison.json", "comparison.svg", "trace.json"}
-    done = inside(["report", "all/single-1", "all/ddp-1", "--out", "new", "--json"], tmp_path, monkeypatch, capfd)
+    done = cli("report", "all/single-1", "all/ddp-1", "--out", "new", "--json")
     assert done.code == 0, done.text
     assert [row["name"] for row in json.loads(done.out)["rows"]] == ["single", "ddp"]
     assert (tmp_path / "new" / "report.html").is_file()
 
 
-def test_a_folder_whose_name_is_no_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_whose_name_is_no_text(tmp_path: Path, cli: CommandLine) -> None:
     name = os.fsdecode(b"all-\xff")
     make_run(tmp_path / name / "single-1", strategy="single", workers=1)
     (tmp_path / name / "ddp-1").mkdir()
     write_document(tmp_path / name / "ddp-1" / "run.json", setup("ddp", 2))
     for extra in ([], ["--json"]):
-        done = inside(["report", name, *extra], tmp_path, monkeypatch, capfd)
+        done = cli("report", name, *extra)
         assert done.code == 0, done.text
         assert "all-\\udcff" in (json.loads(done.out)["out"] if extra else done.out)
     assert "all-\\udcff/ddp-1 has no result.json" in (tmp_path / name / "report.html").read_text(encoding="utf-8")
@@ -170,19 +168,13 @@ def test_a_folder_whose_name_is_no_text(
         (["newer"], "newer/run.json has schema version 9 (Lockstep 0.1.0), and this is Lockstep 0.1.0, which reads"),
     ],
 )
-def test_refused(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_refused(arguments: list[str], words: str, tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     make_run(tmp_path / "run", strategy="single", workers=1)
     cut = make_run(tmp_path / "cut", strategy="single", workers=1) / "rank-0.jsonl"
     cut.write_text(cut.read_text()[:600])
     change(make_run(tmp_path / "newer", strategy="single", workers=1) / "run.json", schema=9)
-    done = inside(["report", *arguments], tmp_path, monkeypatch, capfd)
+    done = cli("report", *arguments)
     assert done.code == 2, done.text
     assert words in done.err
