@@ -106,3 +106,20 @@ def test_no_import_goes_back(path: Path) -> None:
 def test_starts_without_torch(module: str) -> None:
     check = f"import {module}; import sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_a_worker_loads_beside_torch_only_what_it_writes_records_with() -> None:
+    """What commands and reports need (typer, rich, jinja2) would be in the memory of every rank."""
+    code = """
+import sys, torch, torch._dynamo
+before = set(sys.modules)
+import lockstep.launch.worker, lockstep.recipes.cifar100, lockstep.train.loop, lockstep.train.preflight
+from lockstep.registry import STRATEGIES
+from lockstep.strategies import find
+for name in STRATEGIES.names():
+    find(name)
+added = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
+sys.exit(str(sorted(added)) if added != {"lockstep", "msgspec"} else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

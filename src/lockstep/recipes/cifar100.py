@@ -82,8 +82,10 @@ def make_images(samples: int, *, part: int) -> TensorDataset:
     labels = torch.randint(CLASSES, (samples,), generator=generator)
     shifts = torch.randint(-3, 4, (samples, 2), generator=generator).tolist()
     contrast = torch.rand(samples, 1, 1, 1, generator=generator) + 0.5
-    images = torch.stack(
-        [torch.roll(patterns[k], (dy, dx), (1, 2)) for k, (dy, dx) in zip(labels.tolist(), shifts, strict=True)]
-    )
-    images = images * contrast + 0.8 * torch.randn(samples, 3, 32, 32, generator=generator)
+    # In place and a few at a time: copies of all images would be the most memory that a worker ever takes.
+    images = torch.empty(samples, 3, 32, 32)
+    for image, k, (dy, dx) in zip(images, labels.tolist(), shifts, strict=True):
+        image.copy_(torch.roll(patterns[k], (dy, dx), (1, 2)))
+    for some, theirs in zip(images.split(64), contrast.split(64), strict=True):
+        some.mul_(theirs).add_(torch.randn(some.shape, generator=generator).mul_(0.8))
     return TensorDataset(images, labels)

@@ -5,7 +5,7 @@ C++ calls `getRank`, torch's Python `rank`; DTensor and FSDP2 fail without the g
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -86,6 +86,18 @@ class PythonProcessGroup(dist.ProcessGroup):
     def group_desc(self) -> str:
         """Return the description that torch gave the group."""
         return self._desc
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """Return what carries the tensors of a device: this group is its own backend.
+
+        Since torch 2.15, `batch_isend_irecv` asks groups that are written in Python too, and then for the two below.
+        """
+        return self if device.type == "cpu" else super()._get_backend(device)
+
+    supports_coalescing: Final = False
+    """Whether torch may hand over several operations at once."""
+    supports_splitting: Final = False
+    """Whether a part of the group can be made without a new rendezvous."""
 
     @property
     def _device_types(self) -> list[torch.device]:
