@@ -22,6 +22,7 @@ from tests.commands import LOCKSTEP, TINY, CommandLine, Done, Marked, finish
         ([TINY, "--launcher", "slurm", "--workers", "2"], "no launcher called 'slurm'"),
         ([TINY, "--workers", "0"], "workers=0, expected at least 1"),
         ([TINY, "--workers", "4", "--lanes", "2"], "lanes=2 cannot be cut over 4 workers"),
+        ([TINY, "--lanes", "0"], "lanes=0"),
         ([TINY, "--lanes", "5"], "lanes=5 does not divide the global batch of 12"),
         ([TINY, "--global-batch", "1000"], "larger than the data (96 samples)"),
         ([f"{TINY}:empty"], "the training data is empty"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.recipe import BUILT_IN
-from tests.commands import TINY, Done, inside
+from tests.commands import TINY, CommandLine, Done
 
 
 def result_of(done: Done) -> dict[str, Any]:
@@ -20,25 +20,21 @@ def result_of(done: Done) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("recipe", BUILT_IN)
-def test_default_digests_do_not_depend_on_the_workers(
-    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_default_digests_do_not_depend_on_the_workers(recipe: str, cli: CommandLine) -> None:
     digests = {}
     for workers in (1, 2, 4):
-        order = ["run", recipe, "--workers", str(workers), "--steps", "2", "--json", "--out", f"on-{workers}"]
-        result = result_of(inside(order, tmp_path, monkeypatch, capfd))["result"]
+        command = ["run", recipe, "--workers", str(workers), "--steps", "2", "--json", "--out", f"on-{workers}"]
+        result = result_of(cli(*command))["result"]
         assert result["same_bits_up_to"] >= 4
         digests[workers] = result["digest"]
     assert len(set(digests.values())) == 1, digests
 
 
-def test_the_last_line_gives_the_digest_again_on_other_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_last_line_gives_the_digest_again_on_other_workers(tmp_path: Path, cli: CommandLine) -> None:
     recipe = tmp_path / "mine.py"
     recipe.write_text(Path(TINY).read_text())
-    order = ["run", "mine.py", "--workers", "2", "--lanes", "4", "--seed", "3", "--epochs", "2", "--out", "first"]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+    command = ["run", "mine.py", "--workers", "2", "--lanes", "4", "--seed", "3", "--epochs", "2", "--out", "first"]
+    done = cli(*command)
     assert done.code == 0, done.text
     assert "4 lanes: the same bits on any number of workers up to 4" in done.out.splitlines()
     line, arrow, digest = done.out.splitlines()[-1].partition("  ->  ")
@@ -46,25 +42,21 @@ def test_the_last_line_gives_the_digest_again_on_other_workers(
     assert line.startswith("lockstep run mine.py --lanes 4 --seed 3 --threads 1 ")
     for workers in ("1", "3"):
         again = [*shlex.split(line)[1:], "--workers", workers, "--json", "--out", f"on-{workers}"]
-        shown = result_of(inside(again, tmp_path, monkeypatch, capfd))
+        shown = result_of(cli(*again))
         assert shown["result"]["digest"].startswith(digest)
         assert shown["reproduce"] == line
 
 
-def test_lanes_of_one_per_worker_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    done = inside(["run", TINY, "--workers", "2", "--steps", "1", "--out", "out"], tmp_path, monkeypatch, capfd)
+def test_lanes_of_one_per_worker_are_told(tmp_path: Path, cli: CommandLine) -> None:
+    done = cli("run", TINY, "--workers", "2", "--steps", "1", "--out", "out")
     assert done.code == 0, done.text
     assert "2 lanes, one per worker: the same bits on 1 or 2 workers" in done.out
     assert json.loads((tmp_path / "out" / "result.json").read_text())["same_bits_up_to"] == 2
 
 
-def test_a_stock_strategy_promises_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    order = ["run", TINY, "--workers", "2", "--strategy", "torch-ddp", "--steps", "1", "--out", "out"]
-    done = inside(order, tmp_path, monkeypatch, capfd)
+def test_a_stock_strategy_promises_nothing(cli: CommandLine) -> None:
+    command = ["run", TINY, "--workers", "2", "--strategy", "torch-ddp", "--steps", "1", "--out", "out"]
+    done = cli(*command)
     assert done.code == 0, done.text
     assert "the bits depend on the number of workers: strategy torch-ddp" in done.out
     assert f"lockstep run {TINY} --strategy torch-ddp --workers 2 --lanes 2" in done.out.splitlines()[-1]

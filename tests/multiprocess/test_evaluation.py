@@ -17,7 +17,7 @@ from lockstep.train.checkpoint_folder import kept
 from lockstep.train.resume import read_standing, resumed_spec
 from lockstep.train.schema.rank_jsonl import evaluations_of, rank_path, read_rank, steps_of
 from lockstep.train.spec import RunSpec
-from tests.commands import RECIPES, inside
+from tests.commands import RECIPES, CommandLine
 
 RECIPE = str(RECIPES / "watched.py")
 STEPS = 16
@@ -67,10 +67,8 @@ def test_the_metrics_are_the_same_on_any_number_of_workers_and_on_every_rank(tmp
     assert [line.metrics for line in ranks[0]] == [line.metrics for line in ranks[1]]
 
 
-def test_a_run_evaluates_after_every_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    done = inside(["run", RECIPE, "--threads", "1", "--out", "out"], tmp_path, monkeypatch, capfd)
+def test_a_run_evaluates_after_every_epoch(tmp_path: Path, cli: CommandLine) -> None:
+    done = cli("run", RECIPE, "--threads", "1", "--out", "out")
     assert done.code == 0, done.text
     assert [line.steps for line in read_finished(tmp_path / "out").evaluations] == [8, 16]
     assert "evaluation after steps" in done.out
@@ -78,11 +76,9 @@ def test_a_run_evaluates_after_every_epoch(
     assert "accuracy 0." in done.err
 
 
-def test_json_has_every_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_every_evaluation(cli: CommandLine) -> None:
     arguments = ["run", RECIPE, "--threads", "1", "--eval-every", "10", "--json", "--out", "out"]
-    done = inside(arguments, tmp_path, monkeypatch, capfd)
+    done = cli(*arguments)
     shown = json.loads(done.out)
     assert [line["steps"] for line in shown["evaluations"]] == [10, 16]
     assert shown["evaluations"][-1]["metrics"] == shown["result"]["metrics"]
@@ -99,14 +95,8 @@ def test_a_comparison_evaluates_only_at_the_end(tmp_path: Path) -> None:
         ([f"{RECIPE}:without", "--eval-every", "2"], "--eval-every: the recipe watched has no evaluation. Give it one"),
     ],
 )
-def test_refusals_before_anything_starts(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
-) -> None:
-    done = inside(["run", *arguments, "--out", "out"], tmp_path, monkeypatch, capfd)
+def test_refusals_before_anything_starts(tmp_path: Path, arguments: list[str], message: str, cli: CommandLine) -> None:
+    done = cli("run", *arguments, "--out", "out")
     assert done.code == 2, done.text
     assert message in done.err
     assert not (tmp_path / "out").exists()
@@ -181,14 +171,9 @@ def test_a_run_that_stopped_early_is_complete(peaked: FinishedRun) -> None:
     ],
 )
 def test_what_cannot_be_followed_is_refused_before_anything_starts(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    function: str,
-    arguments: list[str],
-    message: str,
+    tmp_path: Path, function: str, arguments: list[str], message: str, cli: CommandLine
 ) -> None:
-    done = inside(["run", f"{RECIPE}{function}", *arguments, "--out", "out"], tmp_path, monkeypatch, capfd)
+    done = cli("run", f"{RECIPE}{function}", *arguments, "--out", "out")
     assert done.code == 2, done.text
     assert message in done.err
     assert not (tmp_path / "out").exists()

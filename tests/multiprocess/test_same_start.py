@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import RECIPES, inside, lockstep
+from tests.commands import RECIPES, CommandLine
 
 OWN_LOOP = """
 import os, torch, lockstep
@@ -33,16 +33,9 @@ with lockstep.join() as world:
         ("model", "begin differently: rank 1 differs from rank 0 in parameter 0.weight: float32"),
     ],
 )
-def test_a_recipe(
-    function: str,
-    words: str,
-    strategy: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_recipe(function: str, words: str, strategy: str, cli: CommandLine) -> None:
     command = ["run", f"{RECIPES}/differing.py:{function}", "--workers", "2", "--strategy", strategy, "--out", "out"]
-    done = inside(command, tmp_path, monkeypatch, capfd)
+    done = cli(*command)
     assert words in done.err, done.text
     assert done.code == 1, "it started"
 
@@ -55,9 +48,9 @@ def test_a_recipe(
         (False, False, 0, ""),
     ],
 )
-def test_an_own_loop(data: bool, model: bool, code: int, words: str, tmp_path: Path) -> None:
+def test_an_own_loop(data: bool, model: bool, code: int, words: str, tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "loop.py").write_text(OWN_LOOP.format(data=data, model=model))
-    done = lockstep("launch", "--workers", "2", "loop.py", cwd=tmp_path)
+    done = cli.apart("launch", "--workers", "2", "loop.py")
     assert done.code == code, done.text
     assert words in done.err, done.text
     assert ("differ" in done.err) == bool(words)

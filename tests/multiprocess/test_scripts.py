@@ -70,12 +70,14 @@ def test_inline(cli: CommandLine) -> None:
     ("typed", "env", "threads"),
     [([], {}, 1), ([], {"OMP_NUM_THREADS": "2"}, 2), (["--threads", "1"], {"OMP_NUM_THREADS": "2"}, 1)],
 )
-def test_threads_of_one_worker(name: str, typed: list[str], env: dict[str, str], threads: int, tmp_path: Path) -> None:
+def test_threads_of_one_worker(
+    name: str, typed: list[str], env: dict[str, str], threads: int, tmp_path: Path, cli: CommandLine
+) -> None:
     """What is typed, else the variable, else one: under every launcher, also for `join()`."""
     script = tmp_path / "threads.py"
     before, after = "print('torch', torch.get_num_threads())", "print('join', torch.get_num_threads(), world.threads)"
     script.write_text(f"import torch, lockstep\n{before}\nwith lockstep.join() as world:\n    {after}\n")
-    done = lockstep("launch", "--launcher", name, *typed, str(script), cwd=tmp_path, env=env)
+    done = cli.apart("launch", "--launcher", name, *typed, str(script), env=env)
     assert done.code == 0, done.text
     assert done.out.split() == ["torch", str(threads), "join", str(threads), str(threads)]
 

@@ -86,6 +86,6 @@ def make_images(samples: int, *, part: int) -> TensorDataset:
     images = torch.empty(samples, 3, 32, 32)
     for image, k, (dy, dx) in zip(images, labels.tolist(), shifts, strict=True):
         image.copy_(torch.roll(patterns[k], (dy, dx), (1, 2)))
-    for some, theirs in zip(images.split(64), contrast.split(64), strict=True):
+    for some, theirs in zip(torch.split(images, 64), torch.split(contrast, 64), strict=True):
         some.mul_(theirs).add_(torch.randn(some.shape, generator=generator).mul_(0.8))
     return TensorDataset(images, labels)
