@@ -14,7 +14,7 @@ from lockstep.launch.start import start_run
 from lockstep.report.collect import FinishedRun, read_finished
 from lockstep.train.resume import read_standing, resumed_spec
 from lockstep.train.spec import RunSpec
-from tests.commands import RECIPES, inside
+from tests.commands import RECIPES, CommandLine
 
 RECIPE = str(RECIPES / "watched.py")
 TWO: dict[str, Any] = {"strategy": "ddp", "workers": 2, "launcher": "spawn"}
@@ -98,20 +98,18 @@ def test_a_resumed_run_shows_each_step_once(tmp_path: Path) -> None:
 
 
 def test_the_package_is_asked_for_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    done = inside(["run", RECIPE, "--tensorboard", "--out", "out"], tmp_path, monkeypatch, capfd)
+    done = cli("run", RECIPE, "--tensorboard", "--out", "out")
     assert done.code == 2, done.text
     assert "--tensorboard needs the package tensorboard: pip install 'lockstep-train[tensorboard]'" in done.err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_peer_cannot_be_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_peer_cannot_be_followed(cli: CommandLine) -> None:
     pytest.importorskip("accelerate")
     arguments = ["run", f"{RECIPE}:called", "--strategy", "accelerate", "--out", "out"]
-    done = inside(arguments, tmp_path, monkeypatch, capfd)
+    done = cli(*arguments)
     assert done.code == 2, done.text
     assert "Recipe(on_step=...): strategy accelerate runs its own loop" in done.err

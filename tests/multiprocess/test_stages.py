@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import LOCKSTEP, Marked, inside
+from tests.commands import LOCKSTEP, CommandLine, Marked
 from tests.contract.lane_cases import go_on, make, world_of
 from tests.ranks import Ranks
 
@@ -45,30 +45,24 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_before_a_worker_starts(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_refused_before_a_worker_starts(name: str, tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "none.py").write_text(NO_CHAIN)
     arguments, said = REFUSED[name]
-    done = inside(["run", *arguments, "--strategy", "pipeline", "--out", "run"], tmp_path, monkeypatch, capfd)
+    done = cli("run", *arguments, "--strategy", "pipeline", "--out", "run")
     assert done.code == 2
     assert said in " ".join(done.err.split())
     assert not (tmp_path / "run").exists()
 
 
-def test_stages_of_a_strategy_that_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    done = inside(["run", "mlp", "--workers", "2", "--stages", "2"], tmp_path, monkeypatch, capfd)
+def test_stages_of_a_strategy_that_has_none(cli: CommandLine) -> None:
+    done = cli("run", "mlp", "--workers", "2", "--stages", "2")
     assert done.code == 2
     assert "strategy ddp does not cut the model; use layers or pipeline" in " ".join(done.err.split())
 
 
-def test_the_schedule_is_drawn_and_nothing_is_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_schedule_is_drawn_and_nothing_is_trained(tmp_path: Path, cli: CommandLine) -> None:
     asked = ["run", "mlp", "--strategy", "pipeline", "--workers", "4", "--stages", "2", "--lanes", "4"]
-    done = inside([*asked, "--show-schedule"], tmp_path, monkeypatch, capfd)
+    done = cli(*asked, "--show-schedule")
     assert done.code == 0
     assert "stage 0  0  1  0' .  1'" in done.out or "stage 0  0  1  .  0' .  1'" in done.out
     assert list(tmp_path.iterdir()) == []

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from lockstep.report.collect import read_finished
-from tests.commands import lockstep
+from tests.commands import CommandLine
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_a_run_is_kept_for_weights_and_biases(tmp_path: Path) -> None:
+def test_a_run_is_kept_for_weights_and_biases(tmp_path: Path, cli: CommandLine) -> None:
     pytest.importorskip("wandb")
     arguments = ["--steps", "6", "--eval-every", "3", "--threads", "1"]
     for name in ("my_recipe", "tracked_recipe"):
-        done = lockstep("run", str(EXAMPLES / f"{name}.py"), *arguments, "--out", name, cwd=tmp_path)
+        done = cli.apart("run", str(EXAMPLES / f"{name}.py"), *arguments, "--out", name)
         assert done.code == 0, done.text
     plain, tracked = (read_finished(tmp_path / name) for name in ("my_recipe", "tracked_recipe"))
     assert tracked.result.digest == plain.result.digest
