@@ -26,7 +26,6 @@ def main() -> None:
             lambda: nn.Linear(4, 1),
             lambda parameters: torch.optim.SGD(parameters, lr=0.1),
             loss,
-            strategy="single" if world.size == 1 else "torch-ddp",
             lanes=4,
         )
         for epoch in range(EPOCHS):
@@ -34,7 +33,8 @@ def main() -> None:
                 stats = trainer.step(batch)
         digest = trainer.digest()  # all workers call this together: each hashes what it holds
         if world.rank == 0:
-            print(f"loss {stats.loss:.6f} on {world.size} worker{'' if world.size == 1 else 's'}, digest {digest[:12]}")
+            workers = f"{world.size} worker{'' if world.size == 1 else 's'}"
+            print(f"loss {stats.global_loss:.6f} on {workers}, digest {digest[:12]}")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,10 @@ _HOMES = {
 _PARTS = ("data", "nn")
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name in _PARTS:
         return importlib.import_module(f"lockstep.{name}")

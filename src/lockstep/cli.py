@@ -10,9 +10,10 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from lockstep import process_wide
 from lockstep.cli_bench import bench
@@ -30,7 +31,7 @@ from lockstep.cli_options import (
     with_threads,
 )
 from lockstep.cli_report import report
-from lockstep.errors import BadInput, LockstepError
+from lockstep.errors import BadInput, Interrupted, LockstepError
 from lockstep.version import __version__
 
 if TYPE_CHECKING:
@@ -40,8 +41,22 @@ if TYPE_CHECKING:
     from lockstep.train.spec import RunSpec
     from lockstep.world.place import Place
 
+
+class Commands(TyperGroup):
+    """All commands; Ctrl-C ends any of them with one line that says where it stopped."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was typed."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            typer.echo(f"lockstep: {error if isinstance(error, Interrupted) else 'interrupted'}", err=True)
+            raise typer.Exit(Interrupted.exit_code) from None
+
+
 app = typer.Typer(
     name="lockstep",
+    cls=Commands,
     help="Train one PyTorch model on many workers: one recipe, every way, the same bits, measured.",
     no_args_is_help=True,
     add_completion=False,
@@ -52,8 +67,8 @@ app = typer.Typer(
 
 app.add_typer(bench, name="bench")
 app.command(cls=ListingCommand)(compare)
-app.command()(report)
-app.command()(export)
+app.command(cls=ListingCommand)(report)
+app.command(cls=ListingCommand)(export)
 
 
 Nodes = Annotated[int | None, typer.Option(help="srun: over how many nodes.")]
@@ -125,7 +140,12 @@ def _show_schedule(spec: RunSpec) -> None:
 @app.command(cls=ListingCommand, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def launch(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help="Any Python script; its own flags follow after --.")],
+    script: Annotated[
+        str | None, typer.Argument(help="Any Python script, and its own options; after -- if launch has them too.")
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("-m", "--module", help="A Python module in place of a script, as in python -m.")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="How many processes.")] = 1,
     launcher: Launcher = "spawn",
     threads: Threads = None,
@@ -133,14 +153,18 @@ def launch(
     launcher_args: LauncherArgs = "",
 ) -> None:
     """Start any Python script on several workers, also one that uses stock torch.distributed."""
+    from lockstep.launch.program import program_of
     from lockstep.launch.script import launch_script
     from lockstep.launch.start import LauncherOptions
 
+    typed = ([script] if script is not None else []) + context.args
+    options = [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
+    program = program_of(module, typed, options)
     launcher_options = LauncherOptions(nodes=nodes, extra=tuple(shlex.split(launcher_args)))
-    launch_script((str(script), *context.args), workers, launcher, threads, launcher_options)
+    launch_script(program, workers, launcher, threads, launcher_options)
 
 
-@app.command()
+@app.command(cls=ListingCommand)
 def doctor(json: Json = False) -> None:
     """Show what would be used here, and which variables made it so, before any collective runs."""
     from lockstep.doctor import examine
@@ -173,7 +197,7 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         typer.echo("lockstep: interrupted", err=True)
-        sys.exit(130)
+        sys.exit(Interrupted.exit_code)
     sys.exit(0)
 
 

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from lockstep.recipe import BUILT_IN
+from lockstep.registry.base import Description
 from lockstep.settings import Option, option_of
 from lockstep.train.spec import DEFAULT_RECIPE, RunSpec
 
@@ -36,11 +37,28 @@ class ListingCommand(TyperCommand):
             STRATEGIES: [*registry.STRATEGIES.names(), *registry.PEERS.names()],
             PEERS: registry.PEERS.names(),
         }
-        for parameter in self.params:
+        every: dict[str, tuple[str, Sequence[Description]]] = {
+            LAUNCHERS: ("Launchers", registry.LAUNCHERS.all()),
+            STRATEGIES: ("Strategies", [*registry.STRATEGIES.all(), *registry.PEERS.all()]),
+        }
+        asked: dict[str, Sequence[Description]] = {}
+        for parameter in self.get_params(ctx):
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""  # else it shows <bool>, and a flag takes no value
             for marker, known in names.items():
                 if marker in (getattr(parameter, "help", None) or ""):
+                    if marker in every:
+                        title, asked[title] = every[marker]
                     parameter.help = parameter.help.replace(marker, listed(known))  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
+        for title, descriptions in asked.items():
+            formatter.write(described_lines(title, descriptions))
+
+
+def described_lines(title: str, descriptions: Sequence[Description]) -> str:
+    """Return a line for each thing to choose from: its name and what it is."""
+    width = max(len(one.name) for one in descriptions)
+    return "".join([f"{title}:\n", *(f"  {one.name:<{width}}  {one.help}\n" for one in descriptions), "\n"])
 
 
 def listed(names: Sequence[str]) -> str:

@@ -32,6 +32,12 @@ class Mismatch(LockstepError, RuntimeError):
     """The ranks called different collectives; the text names the ranks and their calls."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a run was started or under way; the text says where it stopped and how to go on."""
+
+    exit_code = 130
+
+
 def nearest(name: str, known: list[str]) -> str:
     """Return `; did you mean X?` for a mistyped name, or else the list of known names."""
     from difflib import get_close_matches

@@ -8,7 +8,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -84,7 +84,24 @@ class Recipe:
     name: str = ""
     """Its name in reports; by default that of the file or of the built-in recipe."""
 
+    def __new__(cls, *_: Any, **given: Any) -> Recipe:
+        """Refuse names that a recipe does not have, and missing ones, in words that help."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                other = f"; did you mean {OTHER_NAMES[name]!r}?" if name in OTHER_NAMES else nearest(name, known)
+                raise BadInput(f"Recipe has no field {name!r}{other}")
+        missing = [field.name for field in fields(cls) if field.default is MISSING and field.name not in given]
+        if given and missing:
+            raise BadInput(f"Recipe(...) lacks {', '.join(missing)}: every recipe needs {', '.join(_required(cls))}")
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
+        if hasattr(self.model, "named_parameters") and not isinstance(self.model, type):
+            raise BadInput(
+                f"Recipe(model=...) is {_kind(self.model)}, expected a function or class that makes it, so that its "
+                "weights follow from the seed: pass model=lambda: Net(...)"
+            )
         for field in ("model", "loss", "optimizer"):
             if not callable(getattr(self, field)):
                 raise BadInput(
@@ -117,6 +134,34 @@ class Recipe:
     def eval_dataset(self) -> Any:
         """Return the evaluation data, checked."""
         return self.dataset() if self.eval_data is None else _dataset(self.eval_data, "eval_data")
+
+
+OTHER_NAMES = {
+    "batch_size": "global_batch",
+    "batch": "global_batch",
+    "train_data": "data",
+    "dataset": "data",
+    "train_dataset": "data",
+    "val_data": "eval_data",
+    "eval_dataset": "eval_data",
+    "criterion": "loss",
+    "loss_fn": "loss",
+    "metrics": "evaluate",
+    "scheduler": "schedule",
+    "lr_scheduler": "schedule",
+    "num_epochs": "epochs",
+    "max_epochs": "epochs",
+    "collate_fn": "collate",
+    "max_norm": "clip",
+    "clip_grad_norm": "clip",
+    "accumulation_steps": "lanes",
+    "gradient_accumulation_steps": "lanes",
+}
+"""What other trainers call the fields of a recipe."""
+
+
+def _required(recipe: type[Recipe]) -> list[str]:
+    return [field.name for field in fields(recipe) if field.default is MISSING]
 
 
 _EXAMPLES = {"model": "Net", "loss": "my_loss", "optimizer": "lambda ps: AdamW(ps, lr=3e-4)"}
@@ -228,11 +273,7 @@ def module_name(path: Path) -> tuple[str, Path]:
 def _call(module: ModuleType, function: str, reference: str, name: str, data: str | None) -> Recipe:
     make = getattr(module, function, None)
     if not callable(make):
-        has = [name for name in vars(module) if callable(getattr(module, name)) and not name.startswith("_")]
-        raise BadInput(
-            f"{reference} has no function {function}(){nearest(function, has) if has else ''}. A recipe file must "
-            "define `def recipe() -> lockstep.Recipe`"
-        )
+        raise BadInput(_no_function(module, reference, function))
     if data is not None and "data" not in inspect.signature(make).parameters:
         raise BadInput(
             f"{reference} does not accept --data: its {function}() has no parameter `data`; add it, or leave --data out"
@@ -247,6 +288,22 @@ def _call(module: ModuleType, function: str, reference: str, name: str, data: st
     if not isinstance(recipe, Recipe):
         raise BadInput(f"{function}() of {reference} returned {_kind(recipe)}, expected a lockstep.Recipe: return one")
     return recipe if recipe.name else replace(recipe, name=name)
+
+
+def _no_function(module: ModuleType, reference: str, function: str) -> str:
+    """Say that there is no such function, and which there are: those of the file itself, not what it imports."""
+    own = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    ]
+    path = reference.partition(":")[0]
+    has = (
+        f" Its functions are {', '.join(own)}: if one returns a lockstep.Recipe, name it, as {path}:{own[0]}."
+        if own
+        else ""
+    )
+    return f"{reference} has no function {function}().{has} A recipe file defines `def recipe() -> lockstep.Recipe`"
 
 
 def _trace(error: Exception, path: Path) -> str:

@@ -91,7 +91,7 @@ def within(rank: int, size: int, backend: str, count: int, function: Callable[..
 
 def part(group: dist.ProcessGroup, case: Case, autocast: torch.dtype | None = None) -> Arrays:
     """Return what this rank's share gives."""
-    layer = SyncBatchNorm.convert(case.layer(), group)
+    layer = SyncBatchNorm.convert_sync_batchnorm(case.layer(), group)
     return walk(layer, case, case.span(group.rank()), autocast)
 
 
@@ -139,7 +139,7 @@ class Everyone(torch.autograd.Function):
 
 
 def check_gradients(group: dist.ProcessGroup, case: Case) -> bool:
-    layer = cast(SyncBatchNorm, SyncBatchNorm.convert(case.layer(), group))
+    layer = cast(SyncBatchNorm, SyncBatchNorm.convert_sync_batchnorm(case.layer(), group))
     x = case.batch(0)[0].requires_grad_()
     weight, bias = (parameter.detach().clone().requires_grad_() for parameter in (layer.weight, layer.bias))
     run: Callable[..., Tensor] = Everyone.apply
@@ -191,7 +191,7 @@ def silent(group: dist.ProcessGroup, case: Case, quiet: int) -> Arrays:
     """One rank runs a filler that counts for nothing."""
     from lockstep.nn.convert import without_samples
 
-    layer = SyncBatchNorm.convert(case.layer(), group)
+    layer = SyncBatchNorm.convert_sync_batchnorm(case.layer(), group)
     if group.rank() != quiet:
         return walk(layer, case, case.span(group.rank()))
     x = torch.full((1, *case.rest), 1e3, requires_grad=True)
@@ -215,7 +215,7 @@ def under_torch_ddp(group: dist.ProcessGroup, shared: bool) -> Arrays:
     cast(_BatchNorm, plain[1]).reset_running_stats()
     model: nn.Module = plain
     if shared:
-        model = DistributedDataParallel(SyncBatchNorm.convert(model, group), process_group=group)
+        model = DistributedDataParallel(SyncBatchNorm.convert_sync_batchnorm(model, group), process_group=group)
         size = 6 // group.size()
         span = slice(group.rank() * size, (group.rank() + 1) * size)
         x, target = x[span], target[span]

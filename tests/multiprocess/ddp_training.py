@@ -194,7 +194,7 @@ def sync_batchnorm(rank: int, size: int) -> tuple[Numbers, Numbers]:
     """Compare uneven batches on all ranks with one rank that has them all."""
     rows = [4 + 2 * r for r in range(size)]
     whole = Net()
-    net: Any = SyncBatchNorm.convert(Net())
+    net: Any = SyncBatchNorm.convert_sync_batchnorm(Net())
     model = OurDDP(net)
     for step in range(2):
         share = size * rows[rank] / sum(rows)

@@ -33,6 +33,9 @@ from tests.commands import LOCKSTEP, TINY, CommandLine, Done, Marked, finish
         ([TINY, "--rank", "2", "--workers", "2", "--rendezvous", "127.0.0.1:1"], "rank 2 of 2"),
         ([TINY, "--rendezvous", "127.0.0.1:1"], "give --rank and --workers"),
         ([TINY, "--device", "cuda"], "no accelerator is available on this machine"),
+        ([TINY, "--device", "cuda", "--workers", "2"], "no accelerator is available on this machine"),
+        ([TINY, "--backend", "nccl", "--workers", "2"], "--backend nccl: "),
+        ([TINY, "--backend", "globe", "--workers", "2"], "no backend 'globe'"),
     ],
 )
 def test_refused(arguments: list[str], words: str, tmp_path: Path, cli: CommandLine) -> None:
@@ -40,8 +43,7 @@ def test_refused(arguments: list[str], words: str, tmp_path: Path, cli: CommandL
     assert words in done.err, done.text
     assert done.code == 2, done.text
     assert done.err.count("lockstep: ") == 1
-    if "cuda" not in arguments:
-        assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_unknown_flag(cli: CommandLine) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import psutil
 import pytest
@@ -43,6 +48,7 @@ def test_ended_from_outside(
         done = finish(process)
     assert done.code == code, done.text
     assert "Traceback" not in done.err, done.text
+    assert ("lockstep: interrupted at step " in done.err) == (number == signal.SIGINT), done.text
     assert marked.survivors() == []
     assert len(read_rank(tmp_path / "out" / "rank-0.jsonl")) >= 4
 
@@ -86,3 +92,71 @@ def test_torch_ddp_follows_single(recipe: str, tmp_path: Path, cli: CommandLine)
     two = cli(*command, "--strategy", "torch-ddp", "--workers", "2", "--out", "two")
     assert (one.code, two.code) == (0, 0), one.text + two.text
     assert read_run(tmp_path / "two").losses == pytest.approx(read_run(tmp_path / "one").losses, rel=1e-4)
+
+
+AT_IMPORT = """
+import os, runpy, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["lockstep", "run", {recipe!r}, "--out", "out"]
+runpy.run_module("lockstep", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["typer", "torch", "lockstep.train.loop"])
+def test_ctrl_c_while_importing(name: str, tmp_path: Path) -> None:
+    (tmp_path / "start.py").write_text(AT_IMPORT.format(name=name, recipe=TINY))
+    done = Marked().run([sys.executable, "start.py"], tmp_path)
+    assert done.code == 130, done.text
+    assert done.err.count("\n") == 1
+    assert done.err.startswith("lockstep: interrupted")
+
+
+def test_ctrl_c_in_a_terminal_while_the_fork_server_imports(tmp_path: Path) -> None:
+    """A terminal sends it to every process of the command at once."""
+    marked = Marked()
+    command = [LOCKSTEP, "run", TINY, "--workers", "2", "--out", "out"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=marked.env, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + SECONDS
+    while not any("forkserver" in " ".join(child.cmdline()) for child in children(process.pid)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.3)  # it is importing torch now
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130, err
+    assert err == "lockstep: interrupted before anything was started\n"
+    assert marked.survivors() == []
+
+
+def children(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def test_ctrl_c_says_where_it_stopped_and_how_to_go_on(tmp_path: Path) -> None:
+    """By one worker, which is the command itself; on other launchers the same line comes from the starter."""
+    marked = Marked()
+    command = [LOCKSTEP, "run", TINY, "--steps", "1000000", "--checkpoint-every", "2", "--out", "out"]
+    process = marked.start(command, tmp_path)
+    deadline = time.monotonic() + SECONDS
+    while not list((tmp_path / "out").glob("checkpoint-*.safetensors")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    done = finish(process)
+    assert done.code == 130, done.text
+    words = r"interrupted at step \d+; go on from its checkpoint after step \d+ with: lockstep run --resume out$"
+    assert re.search(words, done.err.strip()), done.text
+    assert "Traceback" not in done.err
+    resumed = marked.run([LOCKSTEP, "run", "--resume", "out", "--steps", "1"], tmp_path)
+    assert "is complete" in resumed.err, resumed.text

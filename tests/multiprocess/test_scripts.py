@@ -86,6 +86,12 @@ def test_threads_of_one_worker(
     ("arguments", "words"),
     [
         (["missing.py"], "the script missing.py does not exist"),
+        ([], "launch needs a script to start"),
+        (["--nproc-per-node", "2", STOCK], "no option --nproc-per-node (torchrun's): type --workers N"),
+        (["--nproc_per_node=2", STOCK], "no option --nproc_per_node (torchrun's): type --workers N"),
+        (["--standalone", STOCK], "no option --standalone (torchrun's): type nothing"),
+        (["--wrokers", "2", STOCK], "no option --wrokers; did you mean '--workers'?"),
+        (["-m", "no_such_package.train"], "there is no module no_such_package.train"),
         (["--launcher", "spwan", STOCK], "no launcher called 'spwan'; did you mean 'spawn'?"),
         (["--launcher", "inline", "--workers", "2", STOCK], "launcher inline runs one worker"),
     ],
@@ -94,3 +100,22 @@ def test_refused(arguments: list[str], words: str, cli: CommandLine) -> None:
     done = cli.apart("launch", *arguments)
     assert done.code == 2, done.text
     assert words in done.err
+
+
+@pytest.mark.parametrize("name", ["spawn", "torchrun", "inline"])
+def test_a_module_with_its_own_options(name: str, tmp_path: Path) -> None:
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("NUMBER = 7\n")
+    (package / "train.py").write_text("import sys\nfrom . import NUMBER\nprint('module', NUMBER, sys.argv[1:])\n")
+    workers = "1" if name == "inline" else "2"
+    typed = ["launch", "--workers", workers, "--launcher", name, "-m", "mine.train", "--lr", "0.1", "file"]
+    done = lockstep(*typed, cwd=tmp_path)
+    assert done.code == 0, done.text
+    assert done.out.count("module 7 ['--lr', '0.1', 'file']") == int(workers), done.text
+
+
+def test_options_of_the_script_need_no_separator(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint('script', sys.argv[1:])\n")
+    done = lockstep("launch", "train.py", "--lr", "0.1", "--", "--workers", "9", cwd=tmp_path)
+    assert "script ['--lr', '0.1', '--workers', '9']" in done.out, done.text

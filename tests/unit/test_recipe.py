@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -109,7 +112,10 @@ def test_a_folder_is_not_a_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": nn.Linear(1, 1), "loss": 3}, r"Recipe\(loss=...\) must be a function, found a int"),
+        ({"loss": 3}, r"Recipe\(loss=...\) must be a function, found a int"),
+        ({"model": nn.Linear(1, 1)}, r"Recipe\(model=...\) is a Linear, expected a function or class that makes it"),
+        ({"batch_size": 16}, "Recipe has no field 'batch_size'; did you mean 'global_batch'"),
+        ({"sed": 1}, "Recipe has no field 'sed'; did you mean 'seed'"),
         ({"optimizer": SGD([nn.Parameter(nn.Linear(1, 1).weight)], lr=0.1)}, r"Recipe\(optimizer=...\) must be a func"),
         ({"global_batch": 0}, r"global_batch=0"),
         ({"global_batch": 2.5}, r"global_batch=2.5"),
@@ -120,6 +126,26 @@ def test_a_folder_is_not_a_recipe(tmp_path: Path) -> None:
 def test_wrong_fields(changes: dict[str, object], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         plain(**changes)
+
+
+def test_missing_fields_are_named() -> None:
+    with pytest.raises(BadInput, match="lacks data, loss, optimizer: every recipe needs model, data, loss, opt"):
+        Recipe(model=lambda: nn.Linear(1, 1), global_batch=4)  # type: ignore[call-arg]
+
+
+def test_a_recipe_can_be_copied_and_pickled() -> None:
+    one = plain(model=nn.Linear, loss=max, optimizer=min)
+    assert pickle.loads(pickle.dumps(one)) == copy.copy(one) == replace(one)
+
+
+def test_a_file_without_the_function_lists_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "my_training.py"
+    path.write_text("from lockstep import Recipe\ndef make(): ...\ndef loss(model, batch): ...\n")
+    with pytest.raises(
+        BadInput, match=r"no function recipe\(\). Its functions are make, loss: .*, as .*py:make"
+    ) as refused:
+        load(str(path))
+    assert "Recipe'" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("data", "more"), [(None, ""), (7, ""), (iter([1]), r".*It can be read only once")])

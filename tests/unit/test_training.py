@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adafactor, AdamW
+from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import Dataset, TensorDataset
 
 from lockstep import Loss, Trainer, World
@@ -24,6 +25,7 @@ from lockstep.strategies import find
 from lockstep.strategies.base import as_sum
 from lockstep.strategies.ddp.strategy import Exact
 from lockstep.train.evaluate import evaluate
+from lockstep.train.trainer import own_settings
 
 
 def data(samples: int = 50) -> TensorDataset:
@@ -314,3 +316,44 @@ def test_batchnorm_on_a_lane_of_one_sample_names_the_lane_and_the_ways_out() -> 
     for batch in dropping.batches(data(45), global_batch=40, drop_last=True):
         dropping.step(batch)
     assert dropping.steps == 1
+
+
+def test_the_strategy_follows_from_the_world() -> None:
+    assert trainer().settings.strategy == "single"
+    assert own_settings(2).strategy == "ddp"
+
+
+@pytest.mark.parametrize("options", [{}, {"strategy": "dp", "workers": 2}])
+def test_the_optimizer_and_its_rate(options: dict[str, Any]) -> None:
+    one = trainer(schedule=lambda o: StepLR(o, 1, 0.1), lanes=2, **options)
+    assert isinstance(one.optimizer, SGD)
+    assert one.lr == 0.5
+    for batch in itertools.islice(one.batches(data(), global_batch=10), 1):
+        one.step(batch)
+    assert one.lr == pytest.approx(0.05)
+    one.lr = 0.0
+    before = one.digest()
+    for batch in itertools.islice(one.batches(data(), global_batch=10, start=1), 1):
+        one.step(batch)
+    assert one.digest() == before, "no worker updates anything at a rate of 0"
+
+
+def test_the_loss_is_that_of_this_process_and_the_global_one_is_known() -> None:
+    threads, alone = trainer(strategy="dp", workers=2, lanes=2), trainer(lanes=2)
+    for one, other in zip(*(t.batches(data(), global_batch=10) for t in (threads, alone)), strict=True):
+        both, single = threads.step(one), alone.step(other)
+        assert (both.loss, both.weight) == (single.loss, single.weight)
+        assert both.global_loss == single.global_loss == single.loss
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (0.5, r'returned a float, expected a dict of named values: return \{"accuracy": value\}'),
+        ({"accuracy": torch.ones(3)}, r"returned a Tensor of shape \(3,\) as 'accuracy', expected one number"),
+        ({"accuracy": "high"}, "returned a str as 'accuracy', expected one number"),
+    ],
+)
+def test_metrics_of_another_form(returned: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        trainer().evaluate(lambda model, batch: returned, data(), batch=5)

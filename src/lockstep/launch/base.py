@@ -24,7 +24,7 @@ class Job:
     module: str = "lockstep.launch.worker"
     """The program of a rank, for a recipe."""
     script: tuple[str, ...] = ()
-    """A Python script and its arguments, if there is no recipe."""
+    """A Python script and its arguments, or `-m`, a module and its arguments, if there is no recipe."""
     nodes: int | None = None
     """The number of hosts, for launchers that can choose it."""
     threads: int | None = None

@@ -15,6 +15,7 @@ LAUNCHER = LauncherDescription(
     help="one worker, in this process",
     implementation="lockstep.launch.inline:Inline",
     one_process=True,
+    this_host=True,
 )
 
 
@@ -29,6 +30,11 @@ class Inline(Launcher):
             code = work(job.folder)
             return Outcome(code, {0: code} if code else {})
         os.environ.update(threads_for(job))  # torch, which is not imported yet, reads it
+        if job.script[0] == "-m":
+            sys.argv = list(job.script[1:])
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(job.script[1], run_name="__main__", alter_sys=True)
+            return Outcome(0)
         sys.argv = list(job.script)
         sys.path.insert(0, str(Path(job.script[0]).resolve().parent))
         runpy.run_path(job.script[0], run_name="__main__")

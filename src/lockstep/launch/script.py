@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput, RunFailed
 from lockstep.launch import find
 from lockstep.launch.base import Job
+from lockstep.launch.program import shown_name
 from lockstep.registry import LAUNCHERS
 from lockstep.train.failure import how_it_ended
 from lockstep.world.addresses import candidate_ports, free_port, job_of_parent, resolve
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 def launch_script(
     script: tuple[str, ...], workers: int, launcher: str, threads: str | None, options: LauncherOptions
 ) -> None:
-    """Start a script on `workers` workers and wait; raise with the first rank that failed.
+    """Start a script, or `-m` and a module, on `workers` workers and wait; raise with the first rank that failed.
 
     Every rank gets its number of threads (as typed, or None) as OMP_NUM_THREADS, under every launcher.
     """
-    if not Path(script[0]).is_file():
-        raise BadInput(f"the script {script[0]} does not exist: check its path")
     chosen = find(launcher, workers)
     count = _threads(threads, local_workers(workers, options.nodes), elsewhere=options.nodes is not None)
     rendezvous = {}
@@ -48,8 +46,8 @@ def launch_script(
     if outcome.code:
         who = next(iter(outcome.exits.items()), None)
         if who is None:
-            raise RunFailed(f"{script[0]} failed: {launcher} ended with exit code {outcome.code}")
-        raise RunFailed(f"rank {who[0]} of {script[0]} failed: {how_it_ended(who[1])}")
+            raise RunFailed(f"{shown_name(script)} failed: {launcher} ended with exit code {outcome.code}")
+        raise RunFailed(f"rank {who[0]} of {shown_name(script)} failed: {how_it_ended(who[1])}")
 
 
 def _threads(typed: str | None, local_size: int, *, elsewhere: bool) -> int:

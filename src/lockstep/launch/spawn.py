@@ -18,8 +18,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -42,6 +44,7 @@ LAUNCHER = LauncherDescription(
     unavailable=lambda: (
         None if sys.platform.startswith("linux") else "launcher spawn needs Linux: use --launcher torchrun"
     ),
+    this_host=True,
     forks=True,
     local_rendezvous=True,
 )
@@ -128,7 +131,23 @@ def context(*, trains: bool = False) -> ForkServerContext:
     """
     chosen = multiprocessing.get_context("forkserver")
     chosen.set_forkserver_preload([*PRELOADED, COMPILER] if trains else PRELOADED)
+    # Ctrl-C in a terminal reaches every process of the command. The server, and all that is forked from it, leave it to
+    # the starter: they take over that it is ignored.
+    with _ignoring_ctrl_c():
+        forkserver.ensure_running()
     return chosen
+
+
+@contextlib.contextmanager
+def _ignoring_ctrl_c() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers, and only there Ctrl-C is noticed
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def environment(job: Job, rank: int, rendezvous: str) -> dict[str, str]:
@@ -148,7 +167,6 @@ def environment(job: Job, rank: int, rendezvous: str) -> dict[str, str]:
 def _rank(folder: Path, variables: dict[str, str]) -> None:
     """Run this rank in the forked process."""
     die_with_starter()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the starter handles Ctrl-C
     os.environ.update(variables)
     from lockstep.launch.process_exit import exit_now
     from lockstep.launch.worker import work

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep import process_wide
-from lockstep.errors import BadInput, RunFailed
+from lockstep.errors import BadInput, Interrupted, RunFailed
 from lockstep.launch import find
 from lockstep.launch.base import Job
+from lockstep.launch.interruption import interruption
 from lockstep.launch.self_launching import ITSELF, SelfLaunching
 from lockstep.registry import LAUNCHERS, PeerDescription, describe
 from lockstep.train.failure import first_cause, report
@@ -43,20 +44,21 @@ def start_run(spec: RunSpec, out: Path, options: LauncherOptions = LauncherOptio
     3. Start the processes and wait.
     4. A failure becomes one report, which is also in the run folder's result.
     """
-    description = describe(spec.strategy)
+    description, typed = describe(spec.strategy), str(out)
     spec, out = with_own_launch(with_threads(spec)), out.absolute()
     count = description.processes(spec.workers)
     launcher = SelfLaunching() if spec.launcher == ITSELF else find(spec.launcher, count)
-    if spec.launcher == "inline":
-        from lockstep.train.preflight import preflight
-
-        preflight(spec, out)
-    else:
-        _preflight_in_server(spec, out)
+    try:
+        _check_first(spec, out)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted before anything was started") from None
     job = Job(workers=count, folder=out, nodes=options.nodes, threads=spec.threads, extra=options.extra)
     if isinstance(description, PeerDescription):
         job = replace(job, module=description.program)
-    outcome = launcher.start(job)
+    try:
+        outcome = launcher.start(job)
+    except KeyboardInterrupt:
+        raise Interrupted(interruption(out, typed)) from None
     if outcome.code == 0 and (out / RESULT).is_file():
         return out
     cause = first_cause(out, count, outcome.exits)
@@ -66,7 +68,7 @@ def start_run(spec: RunSpec, out: Path, options: LauncherOptions = LauncherOptio
         write_document(out / RESULT, failed)
     except CannotWrite as error:
         text += f"\n({error})"
-    raise BadInput(text) if cause.kind == "input" else RunFailed(text)
+    raise RunFailed(text)
 
 
 def with_own_launch(spec: RunSpec) -> RunSpec:
@@ -82,6 +84,16 @@ def with_threads(spec: RunSpec) -> RunSpec:
     if spec.threads is not None or process_wide.leave("threads"):
         return spec
     return replace(spec, threads=choose_threads(os.environ)[0])
+
+
+def _check_first(spec: RunSpec, out: Path) -> None:
+    """Check the recipe and make the run folder: in this process if it is the one that trains."""
+    if spec.launcher == "inline":
+        from lockstep.train.preflight import preflight
+
+        preflight(spec, out)
+    else:
+        _preflight_in_server(spec, out)
 
 
 def _preflight_in_server(spec: RunSpec, out: Path) -> None:

@@ -20,6 +20,7 @@ LAUNCHER = LauncherDescription(
     name="torchrun",
     help="torch's elastic launcher, on this machine",
     implementation="lockstep.launch.torchrun:Torchrun",
+    this_host=True,
 )
 
 
@@ -58,7 +59,6 @@ def _agent(job: Job, writer: Connection) -> None:
     from torch.distributed.launcher.api import elastic_launch
 
     die_with_starter(signal.SIGTERM)  # on which the agent ends its ranks
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update({**threads_for(job), **job.variables})
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # our report is shorter
     command = job.command

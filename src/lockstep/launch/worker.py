@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockstep.errors import BadInput, Interrupted
+from lockstep.launch.interruption import interruption
 from lockstep.launch.process_exit import exit_now
 from lockstep.train.failure import describe, leave_note, report
 from lockstep.world.detect import detect
@@ -35,6 +37,8 @@ def work(folder: Path) -> int:
         records = Records(folder, rank)
         world = _join(spec, place)
         train(spec, world, folder, records)
+    except KeyboardInterrupt:
+        raise  # the starter, which may be this process, says where it stopped
     except BaseException as error:
         return record_failure(error, folder, rank, records.step if records else -1, print_report=False)
     world.leave()
@@ -55,6 +59,11 @@ def work_here(spec: RunSpec, place: Place, out: Path) -> tuple[int, Path | None]
         folder = _agree_on_folder(spec, world, out)
         records = Records(folder, place.rank)
         train(spec, world, folder, records)
+    except KeyboardInterrupt:
+        if place.rank == 0:
+            text = interruption(folder, str(out)) if folder else "interrupted before anything was started"
+            print(f"lockstep: {text}", file=sys.stderr, flush=True)  # noqa: T201
+        return Interrupted.exit_code, folder
     except BaseException as error:
         return record_failure(error, folder, place.rank, records.step if records else -1, print_report=True), folder
     world.leave()
@@ -97,12 +106,12 @@ def _agree_on_folder(spec: RunSpec, world: World, out: Path) -> Path:
 
 
 def record_failure(error: BaseException, folder: Path | None, rank: int, step: int, *, print_report: bool) -> int:
-    """Write a note about this rank's failure, or print it; return the exit code."""
+    """Write a note about this rank's failure, or print it; return the exit code: 2 only if nothing was started."""
     failure = describe(error, rank=rank, step=step)
     noted = folder is not None and leave_note(folder, failure)
     if print_report or not noted:
         print(f"lockstep: {report(failure)}", file=sys.stderr, flush=True)  # noqa: T201
-    return 2 if failure.kind == "input" else 1
+    return BadInput.exit_code if failure.kind == "input" and folder is None else 1
 
 
 if __name__ == "__main__":

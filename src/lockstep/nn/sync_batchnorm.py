@@ -31,6 +31,7 @@ from lockstep.torch_compat.modules import BatchNorm, OwnBatchNorm
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
+    from torch.nn import Module
 
 WARN_AFTER_SECONDS = 30.0
 
@@ -42,7 +43,11 @@ class SyncBatchNorm(OwnBatchNorm):
     In training mode all ranks must call it. `group=None` means all ranks.
     """
 
-    convert = staticmethod(convert)
+    @staticmethod
+    def convert_sync_batchnorm(module: Module, process_group: ProcessGroup | None = None) -> Module:
+        """Replace every BatchNorm of a model, as torch's method of this name; parameters, hooks and mode stay."""
+        return convert(module, process_group)
+
     revert = staticmethod(revert)
 
     def __init__(

@@ -166,11 +166,11 @@ class PeerRun:
         """Note a step: the weights have been updated."""
         assert self.records is not None
         total = time.perf_counter() - self._before
-        mean = self._total / self._weight if self._weight else 0.0
         sent = timer.sent if timer else 0
+        mean = self._total / self._weight if self._weight else 0.0
         stats = StepStats.of(self._step, mean, self._weight, clock=self.clock, sent=sent)
         self.log.write(stats, epoch=epoch, began=self.clock.began, total=total)
-        self._progress.step(self._step + 1, mean)
+        self._progress.step(self._step + 1, stats.loss)
         if self._pauses is not None:
             last = self._step == self.plan.steps - 1
             self._pauses.after(self._step, lambda: model_holdings(model) if self.world.rank == 0 else [], last=last)

@@ -15,6 +15,8 @@ class LauncherDescription(Description):
     """`module:Class`, a subclass of `lockstep.launch.base.Launcher`."""
     one_process: bool = False
     """Whether it can start one process only."""
+    this_host: bool = False
+    """Whether all its processes run on this machine, whose devices are then checked before any is started."""
     forks: bool = False
     """Whether it forks its processes from Lockstep's fork server, which then imports in advance what training needs."""
     local_rendezvous: bool = False

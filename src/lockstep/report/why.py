@@ -161,8 +161,16 @@ def _small(scene: Scene) -> str | None:
         return None
     return (
         f"a step of {row.step_seconds * 1000:.1f} ms is too small to share: {share:.0%} of it goes into meeting the "
-        f"other workers; use a larger --global-batch, or fewer workers{_single_measured(scene)}"
+        f"other workers; use a larger --global-batch{_or_fewer(scene)}"
     )
+
+
+def _or_fewer(scene: Scene) -> str:
+    """Return the advice to use fewer workers, unless this comparison measured that fewer are slower."""
+    fewer = [one for one in scene.rows if one.workers < scene.row.workers and one.step_seconds]
+    if fewer and all(clearly_faster(scene.row, one) for one in fewer):
+        return ""
+    return f", or fewer workers{_single_measured(scene)}"
 
 
 def _interpreter(scene: Scene) -> str | None:
@@ -231,8 +239,21 @@ def _compute(scene: Scene) -> str:
         return f"{computes}{scale}; more workers on more cores are what is left to try"
     return (
         f"{computes}, and that takes longer than its share of single's (efficiency {row.efficiency:.2f}): the workers "
-        "slow each other down in caches and memory, or other programs run; try fewer workers with more threads"
+        f"slow each other down in caches and memory, or other programs run; {_fewer_workers(scene)}"
     )
+
+
+def _fewer_workers(scene: Scene) -> str:
+    """Advise fewer workers with more threads, unless this comparison measured that, too: then say what it measured."""
+    row = scene.row
+    tried = [one for one in scene.rows if one.workers < row.workers and one.threads > row.threads and one.step_seconds]
+    if not tried:
+        return "try fewer workers with more threads"
+    best = min(tried, key=lambda one: one.step_seconds or math.inf)
+    took = f"measured {_ratio(best, row):.2f} of the time"
+    if clearly_faster(best, row):
+        return f"fewer workers with more threads are faster ({best.name}: {took})"
+    return f"fewer workers with more threads are no way out here ({best.name}: {took})"
 
 
 def _single_measured(scene: Scene) -> str:

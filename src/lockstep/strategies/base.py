@@ -85,9 +85,9 @@ class StepStats:
     step: int
     """Counted over the whole run."""
     loss: float
-    """The weighted mean over this worker's lanes; the mean over workers by weight is the global one."""
+    """The weighted mean over this process's lanes; the mean over processes by weight is the global one."""
     weight: float
-    """Of this worker's lanes."""
+    """Of this process's lanes."""
     seconds: Mapping[str, float]
     """By part of the step, see `clock.PARTS`."""
     spans: Sequence[Span] = ()
@@ -98,11 +98,15 @@ class StepStats:
     """When this worker had all its gradients, where `wait` is part of `exchange`; seconds since the epoch."""
     sent: int = 0
     """Bytes of gradients that this worker put into the exchange."""
+    global_loss: float | None = None
+    """The weighted mean over all lanes, where the step knows it: with `single`, `dp` and `ddp`; else None."""
 
     @classmethod
-    def of(cls, step: int, loss: float, weight: float, *, clock: Clock, sent: int) -> StepStats:
+    def of(
+        cls, step: int, loss: float, weight: float, *, clock: Clock, sent: int, global_loss: float | None = None
+    ) -> StepStats:
         """Return the stats of a step that a clock was kept of."""
-        return cls(step, loss, weight, clock.seconds, clock.spans, clock.hidden, clock.ready, sent)
+        return cls(step, loss, weight, clock.seconds, clock.spans, clock.hidden, clock.ready, sent, global_loss)
 
 
 @dataclass(frozen=True, kw_only=True)

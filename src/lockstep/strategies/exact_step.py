@@ -132,7 +132,9 @@ class ExactWorker:
         clock.lap(self._waiting)
         self.flat.buffers.finish(self._buffer_means, others)
         clock.lap("optimizer")
-        return StepStats.of(number, total / weight, weight, clock=clock, sent=self._sent)
+        own_total, own_weight = (sum(column) for column in table[sorted(lanes)].T.tolist())
+        own = own_total / own_weight if own_weight else 0.0
+        return StepStats.of(number, own, own_weight, clock=clock, sent=self._sent, global_loss=total / weight)
 
     def _run_lane(
         self, number: int, lanes: Mapping[int, LaneBatch], forward: Forward, filler: LaneBatch | None, lane: int

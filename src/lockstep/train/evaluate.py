@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,12 +65,17 @@ def evaluate(
             values = metrics(model, data) if call is None else call(metrics, data)
         if values is None and not mesh.last_stage:
             continue
+        if not isinstance(values, Mapping):
+            raise BadInput(
+                f"evaluate(model, batch) returned a {type(values).__name__}, expected a dict of named values: return "
+                '{"accuracy": value}'
+            )
         names = list(values)
         if table is None:
             table = torch.zeros(chunks, len(names), 2, dtype=torch.float64)
         if chunk in mine:
-            for column, value in enumerate(values.values()):
-                table[chunk, column] = torch.tensor(_sum(value, len(part)), dtype=torch.float64)
+            for column, (name, value) in enumerate(values.items()):
+                table[chunk, column] = torch.tensor(_sum(name, value, len(part)), dtype=torch.float64)
     names = json.loads(all_gather_text(json.dumps(names), mesh.across_stages)[-1])
     if table is None:
         table = torch.zeros(chunks, len(names), 2, dtype=torch.float64)
@@ -93,7 +98,14 @@ def evaluation_source(data: Any, collate: Collate | None) -> Source:
     return source
 
 
-def _sum(value: float | Tensor | Loss, samples: int) -> tuple[float, float]:
+def _sum(name: str, value: float | Tensor | Loss, samples: int) -> tuple[float, float]:
     if isinstance(value, Loss):
         return float(value.total), float(value.weight)
-    return float(value) * samples, float(samples)
+    try:
+        return float(value) * samples, float(samples)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+        raise BadInput(
+            f"evaluate(model, batch) returned a {type(value).__name__}{shape} as {name!r}, expected one number (the "
+            "mean over the batch) or Loss(total, weight)"
+        ) from error

@@ -11,6 +11,7 @@ from lockstep.train.best_metric import wanted_metric
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.evaluate import evaluation_source
 from lockstep.train.event_file import check_tensorboard
+from lockstep.train.machine import check_machine
 from lockstep.train.one_sample_lanes import check_one_sample_lanes
 from lockstep.train.records import CannotWrite, create_folder
 from lockstep.train.resume import check_standing, history, holding, put_aside, read_standing
@@ -40,6 +41,7 @@ def preflight(spec: RunSpec, out: Path) -> None:
     check_evaluation_options(spec, recipe)
     data = recipe.dataset()
     plan = spec.plan(recipe, data)
+    check_machine(spec)
     source = open_source(data, recipe.collate, recipe.global_batch)
     if isinstance(description, PeerDescription):
         _check_peer(spec, plan, source, drop_last=recipe.drop_last)

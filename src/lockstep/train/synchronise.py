@@ -20,7 +20,7 @@ def with_sync_batchnorm(model: nn.Module, lanes: int, workers: int) -> nn.Module
             f"SyncBatchNorm couples the lanes that are in flight together, and lanes={lanes} gives {workers} workers "
             f"different numbers of them: use --lanes {lanes - lanes % workers + workers}"
         )
-    model = SyncBatchNorm.convert(model)
+    model = SyncBatchNorm.convert_sync_batchnorm(model)
     if not any(isinstance(module, SyncBatchNorm) for module in model.modules()):
         raise BadInput("--sync-batchnorm: the model has no BatchNorm layer; leave the option out")
     return model

@@ -17,7 +17,7 @@ from lockstep.data.source import open_source
 from lockstep.errors import BadInput
 from lockstep.lanes.schedule import check_lanes
 from lockstep.mesh import Mesh
-from lockstep.registry import describe
+from lockstep.registry import BASELINE, DEFAULT, describe
 from lockstep.settings import Settings
 from lockstep.state.hashes import state_digest
 from lockstep.strategies import check_exact, find
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class Trainer:
     """Trains one model on a world.
 
-        trainer = lockstep.Trainer(world, model, optimizer, loss, strategy="torch-ddp", lanes=8)
+        trainer = lockstep.Trainer(world, model, optimizer, loss, lanes=8)
         for batch in trainer.batches(dataset, global_batch=256, epoch=0):
             stats = trainer.step(batch)
 
@@ -50,7 +50,8 @@ class Trainer:
     makes the same); `optimizer` is a function that makes the optimizer from the parameters it is given.
 
     `options` are fields of `lockstep.settings.Settings`; the built-in loop hands over all of them whole, as `settings`.
-    Unless they are given, there are as many workers as the world has processes, and as many lanes as workers.
+    Unless they are given, there are as many workers as the world has processes, as many lanes as workers, and the
+    strategy is `ddp`, or `single` for one worker, as in `lockstep run`.
     `sync_batchnorm` converts the model's BatchNorm layers: the result then depends on the number of workers. So it does
     with `exact=False`: each worker then adds up its lanes one after another, not in the tree. `measure=False` leaves
     the parts of a step's time out of what `step` returns. `clip` is the largest norm of a gradient; `schedule` makes a
@@ -77,7 +78,7 @@ class Trainer:
                 "Trainer(optimizer=...) takes a function, so that a strategy can give it the parameters it keeps: "
                 "pass lambda ps: AdamW(ps, lr=3e-4)"
             )
-        asked = (settings or Settings(workers=world.size)).changed(options)
+        asked = (settings or own_settings(world.size)).changed(options)
         check_exact(asked.strategy, asked.exact)
         describe(asked.strategy).check_workers(asked.workers, world.size)
         keep_freed_memory()
@@ -126,6 +127,24 @@ class Trainer:
         self._data_checked = self.mesh.everyone.size == 1
         self.first_settings = first_settings(self.strategy.tuned()[0])
         """Of the optimizer and the schedule, as they were before the first step."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer that the function made; with `ddp` it has this worker's slices in place of the parameters."""
+        return self.strategy.optimizer
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the first group; set it on every worker, and all groups have it."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, rate: float) -> None:
+        for group in (group for tuned in self.strategy.tuned() for group in tuned.optimizer.param_groups):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     @property
     def model(self) -> nn.Module:
@@ -273,3 +292,8 @@ class Trainer:
                 "use the same to the end of its epoch"
             )
         return self.epoch_step or 0
+
+
+def own_settings(workers: int) -> Settings:
+    """Return the settings of a loop whose author gave none: the strategy follows from the number of workers."""
+    return Settings(workers=workers, strategy=BASELINE if workers == 1 else DEFAULT)

@@ -29,7 +29,7 @@ def test_there_and_back_keeps_everything() -> None:
     called: list[str] = []
     model[1].register_forward_hook(lambda *_: called.append("hook"))
     before, parameters, kinds = dict(model.state_dict()), list(model.parameters()), [type(m) for m in model.modules()]
-    converted = cast(nn.Sequential, SyncBatchNorm.convert(model))
+    converted = cast(nn.Sequential, SyncBatchNorm.convert_sync_batchnorm(model))
     assert converted is model
     assert isinstance(model[1], SyncBatchNorm)
     assert model[1] is model[3]
@@ -47,14 +47,14 @@ def test_there_and_back_keeps_everything() -> None:
 
 def test_a_model_that_is_itself_a_batchnorm() -> None:
     plain = nn.BatchNorm1d(3)
-    sync = SyncBatchNorm.convert(plain)
+    sync = SyncBatchNorm.convert_sync_batchnorm(plain)
     assert isinstance(sync, SyncBatchNorm)
-    assert SyncBatchNorm.convert(sync) is sync
+    assert SyncBatchNorm.convert_sync_batchnorm(sync) is sync
     assert type(SyncBatchNorm.revert(sync)) is nn.BatchNorm1d
 
 
 def test_torchs_own_is_converted_too() -> None:
-    assert isinstance(SyncBatchNorm.convert(nn.SyncBatchNorm(3)), SyncBatchNorm)
+    assert isinstance(SyncBatchNorm.convert_sync_batchnorm(nn.SyncBatchNorm(3)), SyncBatchNorm)
 
 
 class Own(nn.BatchNorm1d):
@@ -68,7 +68,7 @@ class Own(nn.BatchNorm1d):
 )
 def test_what_cannot_be_converted_is_named(layer: nn.Module, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        SyncBatchNorm.convert(nn.Sequential(layer))
+        SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(layer))
 
 
 def test_what_cannot_be_reverted_is_named() -> None:
@@ -96,7 +96,7 @@ def test_copies_and_pickles() -> None:
 
 
 def test_without_samples_puts_modes_back() -> None:
-    model = cast(nn.Sequential, SyncBatchNorm.convert(net()))
+    model = cast(nn.Sequential, SyncBatchNorm.convert_sync_batchnorm(net()))
     model[2].eval()
     layers = [module for module in model.modules() if isinstance(module, SyncBatchNorm)]
     with without_samples(model):
