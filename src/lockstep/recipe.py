@@ -292,18 +292,14 @@ def _call(module: ModuleType, function: str, reference: str, name: str, data: st
 
 def _no_function(module: ModuleType, reference: str, function: str) -> str:
     """Say that there is no such function, and which there are: those of the file itself, not what it imports."""
-    own = [
-        name
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__
-    ]
-    path = reference.partition(":")[0]
-    has = (
-        f" Its functions are {', '.join(own)}: if one returns a lockstep.Recipe, name it, as {path}:{own[0]}."
-        if own
-        else ""
-    )
-    return f"{reference} has no function {function}().{has} A recipe file defines `def recipe() -> lockstep.Recipe`"
+    functions = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+    own = [name for name in functions if getattr(module, name).__module__ == module.__name__]
+    text, path = f"{reference} has no function {function}()", reference.partition(":")[0]
+    if own and "did you mean" in nearest(function, own):
+        text += f"{nearest(function, own)}."
+    elif own:
+        text += f". Its functions are {', '.join(own)}: if one returns a lockstep.Recipe, name it, as {path}:{own[0]}."
+    return f"{text} A recipe file defines `def recipe() -> lockstep.Recipe`"
 
 
 def _trace(error: Exception, path: Path) -> str:
