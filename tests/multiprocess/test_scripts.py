@@ -112,7 +112,7 @@ def test_a_module_with_its_own_options(name: str, tmp_path: Path) -> None:
     typed = ["launch", "--workers", workers, "--launcher", name, "-m", "mine.train", "--lr", "0.1", "file"]
     done = lockstep(*typed, cwd=tmp_path)
     assert done.code == 0, done.text
-    assert done.out.count("module 7 ['--lr', '0.1', 'file']") == int(workers), done.text
+    assert done.out.count("7 ['--lr', '0.1', 'file']") == int(workers), done.text
 
 
 def test_options_of_the_script_need_no_separator(tmp_path: Path) -> None:
