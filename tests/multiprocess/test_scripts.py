@@ -103,19 +103,19 @@ def test_refused(arguments: list[str], words: str, cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("name", ["spawn", "torchrun", "inline"])
-def test_a_module_with_its_own_options(name: str, tmp_path: Path) -> None:
+def test_a_module_with_its_own_options(name: str, tmp_path: Path, cli: CommandLine) -> None:
     package = tmp_path / "mine"
     package.mkdir()
     (package / "__init__.py").write_text("NUMBER = 7\n")
     (package / "train.py").write_text("import sys\nfrom . import NUMBER\nprint('module', NUMBER, sys.argv[1:])\n")
     workers = "1" if name == "inline" else "2"
     typed = ["launch", "--workers", workers, "--launcher", name, "-m", "mine.train", "--lr", "0.1", "file"]
-    done = lockstep(*typed, cwd=tmp_path)
+    done = cli.apart(*typed)
     assert done.code == 0, done.text
     assert done.out.count("7 ['--lr', '0.1', 'file']") == int(workers), done.text
 
 
-def test_options_of_the_script_need_no_separator(tmp_path: Path) -> None:
+def test_options_of_the_script_need_no_separator(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint('script', sys.argv[1:])\n")
-    done = lockstep("launch", "train.py", "--lr", "0.1", "--", "--workers", "9", cwd=tmp_path)
+    done = cli.apart("launch", "train.py", "--lr", "0.1", "--", "--workers", "9")
     assert "script ['--lr', '0.1', '--workers', '9']" in done.out, done.text
