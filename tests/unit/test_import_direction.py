@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "bench": "report launch recipes mesh state recipe train strategies data nn exchange comm lanes world torch_compat "
     "registry errors version",
     "peers": "launch mesh state train strategies data recipe digest world torch_compat registry errors",
-    "report": "train settings errors version registry",
+    "report": "train stages settings errors version registry",
     "launch": "train strategies comm world process_wide torch_compat errors registry",
     "train": "strategies stages process_wide mesh state data nn comm recipe digest world seeding torch_compat errors "
     "version lanes registry settings events",

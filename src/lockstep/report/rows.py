@@ -18,6 +18,8 @@ class RankRow:
 
     rank: int
     """Which."""
+    stage: int = 0
+    """Which part of the model it computed, where the model was cut."""
     host: str = ""
     """Where it ran."""
     seconds: float | None = None
@@ -212,6 +214,7 @@ def _rank_row(rank: int, repeats: Sequence[tuple[RankResult, float]]) -> RankRow
     parts = [figures.parts for figures in every if figures.parts]
     return RankRow(
         rank=rank,
+        stage=every[-1].stage,
         host=every[-1].host,
         seconds=statistics.median(seconds for _, seconds in repeats),
         step_seconds=statistics.median(figures.step_seconds for figures in every),

@@ -5,6 +5,7 @@ machine; `None` means that it does not hold.
 
     oversubscribed   more threads than cores: every part is slow, so no part explains it
     data             the model waits for its batches
+    stages           a model that is cut: one stage computes longer, or stages wait for lanes
     small            a step so short that meeting costs more than computing
     straggler        the ranks wait for one that computes longer
     interpreter      threads of one process take turns
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from lockstep.registry import BASELINE, DEFAULT, STRATEGIES, described
 from lockstep.report.rows import RankRow, Row
 from lockstep.report.units import duration, plural
+from lockstep.stages.actions import ONE_FORWARD_ONE_BACKWARD, bubble
 from lockstep.train.schema.scalars import PARTS, Part
 
 DATA, EXCHANGE, OPTIMIZER, WAIT = 0.20, 0.15, 0.30, 0.10
@@ -35,6 +37,8 @@ SMALL_SECONDS, SMALL_SHARE = 0.005, 0.30
 """A step below this, of which so much goes into meeting, is too small."""
 LONGER = 1.25
 """Threads that compute so many times their share take turns."""
+BUBBLE = 0.16
+"""A pipeline that waits for a larger share of a step has too few lanes."""
 SCALES = 0.75
 """Efficiency from which a row scales as it should."""
 PLAIN = frozenset({"data", "forward", "backward", "optimizer"})
@@ -77,7 +81,7 @@ def why(row: Row, rows: Sequence[Row], cpus: int | None = None) -> str:
     if not row.step_seconds or not row.parts or math.fsum(row.parts.values()) <= 0.0:
         return ""
     scene = Scene(row, rows, cpus)
-    for rule in (_oversubscribed, _data, _small, _straggler, _interpreter, _exchange, _optimizer):
+    for rule in (_oversubscribed, _data, _stages, _small, _straggler, _interpreter, _exchange, _optimizer):
         if sentence := rule(scene):
             return sentence
     return _compute(scene)
@@ -108,6 +112,41 @@ def overlap(ranks: Sequence[RankRow]) -> float | None:
     hidden = math.fsum(rank.hidden for rank in ranks)
     whole = hidden + math.fsum(rank.parts.get("exchange", 0.0) for rank in ranks)
     return hidden / whole if whole > 0.0 and any(rank.sent for rank in ranks) else None
+
+
+def _stages(scene: Scene) -> str | None:
+    """Where a model is cut, waiting is part of the plan: what counts is the longest stage and the number of lanes."""
+    row = scene.row
+    description = described(row.strategy)
+    if description is None or not description.staged or not row.lanes:
+        return None
+    stages = max(rank.stage for rank in row.ranks) + 1
+    if stages < 2:
+        return None
+    busy = [statistics.mean(own_seconds(rank) for rank in row.ranks if rank.stage == stage) for stage in range(stages)]
+    longest = max(range(stages), key=busy.__getitem__)
+    others = statistics.mean(seconds for stage, seconds in enumerate(busy) if stage != longest)
+    lanes = -(-row.lanes * stages // row.workers)
+    if row.strategy == "layers":
+        return f"one of {stages} stages computes at a time; pipeline streams the lanes{scene.measured('pipeline')}"
+    if busy[longest] > LONGER * others:
+        return (
+            f"stage {longest} computes {busy[longest] / others:.1f} times as long as the others, which wait for it: "
+            "cut the model elsewhere (--cut, or smaller layers in Recipe(stages=...))"
+        )
+    shares = {times: bubble(ONE_FORWARD_ONE_BACKWARD, stages, times * lanes) for times in (1, 2, 4, 8, 16)}
+    if shares[1] > BUBBLE:
+        more = next((times for times, share in shares.items() if share <= BUBBLE), 16)
+        return (
+            f"{plural(lanes, 'lane')} on {stages} stages: bubble {shares[1]:.0%}, with {more * lanes} lanes "
+            f"{shares[more]:.0%}: --lanes {more * row.lanes}, if a lane stays large enough to compute well"
+        )
+    if scene.share("exchange") >= EXCHANGE:
+        return (
+            f"spends {scene.share('exchange'):.0%} of the step passing activations on: cut the model where less is "
+            "passed (--cut)"
+        )
+    return None
 
 
 def _oversubscribed(scene: Scene) -> str | None:

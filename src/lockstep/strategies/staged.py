@@ -78,12 +78,15 @@ class Staged(Strategy):
     def step(self, batch: Batch, clock: Clock) -> StepStats:
         """Do the exact step on this replica's lanes."""
         lanes = {lane.lane: lane for lane in batch.lanes if lane.samples}
+        self._clock = clock
         stats = self.worker.step(batch.step, lanes, self._lane, clock=clock)  # type: ignore[arg-type]
         self.worker.renew_shared()
         return stats
 
     def _lane(self, _: nn.Module, lane: LaneBatch, step: int) -> StageLoss:
         received = Received(self._transfer.receive_value()) if self.mesh.stage else None
+        if received is not None:
+            self._clock.lap("wait")
         seed_lane(self.training.seed, step, lane.lane, self.world.device)
         returned, handed = self._staged.run(lambda model: self.call_loss(model, lane, step), received)
         loss = None if handed is not None else self.finite(as_sum(returned, lane.samples), lane, step)

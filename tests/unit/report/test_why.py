@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from lockstep.report.collect import FinishedRun
 from lockstep.report.compare import Comparison
 from tests.unit.report.causes import compared, parts, run
 
@@ -167,3 +168,23 @@ def test_without_parts_there_is_no_reason() -> None:
     found = compared(made)
     assert found.rows[0].why == ""
     assert found.rows[0].notes == ("steps were not divided into parts",)
+
+
+def staged(strategy: str, lanes: int, *seconds: float) -> FinishedRun:
+    made = run(
+        strategy, len(seconds), lanes=lanes, cpus=8, ranks=[parts(forward=one, backward=2 * one) for one in seconds]
+    )
+    ranks = tuple(structs.replace(rank, stage=stage) for stage, rank in enumerate(made.result.ranks))
+    return replace(made, result=structs.replace(made.result, ranks=ranks))
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (staged("pipeline", 4, 60, 60, 60, 60), "4 lanes on 4 stages: bubble 43%, with 16 lanes 16%: --lanes 16"),
+        (staged("pipeline", 16, 60, 60, 120, 60), "stage 2 computes 2.0 times as long as the others"),
+        (staged("layers", 16, 60, 60), "one of 2 stages computes at a time; pipeline streams the lanes"),
+    ],
+)
+def test_a_model_that_is_cut(made: FinishedRun, words: str) -> None:
+    assert sentence(compared(made), made.setup.spec.strategy).startswith(words)
