@@ -31,6 +31,7 @@ from lockstep.cli_options import (
     with_threads,
 )
 from lockstep.cli_report import report
+from lockstep.cli_runs import clean, runs
 from lockstep.errors import BadInput, Interrupted, LockstepError
 from lockstep.version import __version__
 
@@ -69,6 +70,8 @@ app.add_typer(bench, name="bench")
 app.command(cls=ListingCommand)(compare)
 app.command(cls=ListingCommand)(report)
 app.command(cls=ListingCommand)(export)
+app.command(cls=ListingCommand)(runs)
+app.command(cls=ListingCommand)(clean)
 
 
 Nodes = Annotated[int | None, typer.Option(help="srun: over how many nodes.")]

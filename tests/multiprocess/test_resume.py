@@ -15,7 +15,8 @@ from lockstep.launch.start import start_run
 from lockstep.report.collect import read_finished
 from lockstep.train import checkpoint
 from lockstep.train.checkpoint_folder import kept
-from lockstep.train.resume import holding, read_standing, resumed_spec
+from lockstep.train.folder_lock import holding
+from lockstep.train.resume import read_standing, resumed_spec
 from lockstep.train.schema.rank_jsonl import CheckpointLine, read_rank
 from lockstep.train.schema.result_json import Done as Result
 from lockstep.train.spec import RunSpec, versions

@@ -15,6 +15,7 @@ from lockstep.launch.interruption import interruption
 from lockstep.launch.self_launching import ITSELF, SelfLaunching
 from lockstep.registry import LAUNCHERS, PeerDescription, describe
 from lockstep.train.failure import first_cause, report
+from lockstep.train.folder_lock import starting
 from lockstep.train.records import CannotWrite, write_document
 from lockstep.train.schema.result_json import NAME as RESULT
 from lockstep.train.schema.result_json import Failed
@@ -56,7 +57,8 @@ def start_run(spec: RunSpec, out: Path, options: LauncherOptions = LauncherOptio
     if isinstance(description, PeerDescription):
         job = replace(job, module=description.program)
     try:
-        outcome = launcher.start(job)
+        with starting(out):
+            outcome = launcher.start(job)
     except KeyboardInterrupt:
         raise Interrupted(interruption(out, typed)) from None
     if outcome.code == 0 and (out / RESULT).is_file():

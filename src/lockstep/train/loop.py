@@ -16,13 +16,13 @@ from lockstep.train.between import Between
 from lockstep.train.evaluations import Evaluations
 from lockstep.train.final_weights import check_weights
 from lockstep.train.fingerprints import Fingerprints
+from lockstep.train.folder_lock import holding
 from lockstep.train.followers import Followers
 from lockstep.train.keeper import Keeper, go_on
 from lockstep.train.metric_watch import MetricWatch
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
-from lockstep.train.resume import holding
 from lockstep.train.same_bits import bits_hold_for, depends_on_workers, same_bits_up_to
 from lockstep.train.schema.rank_jsonl import HeaderLine
 from lockstep.train.stage_check import first_lane

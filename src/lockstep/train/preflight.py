@@ -11,10 +11,11 @@ from lockstep.train.best_metric import wanted_metric
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.evaluate import evaluation_source
 from lockstep.train.event_file import check_tensorboard
+from lockstep.train.folder_lock import holding
 from lockstep.train.machine import check_machine
 from lockstep.train.one_sample_lanes import check_one_sample_lanes
 from lockstep.train.records import CannotWrite, create_folder
-from lockstep.train.resume import check_standing, history, holding, put_aside, read_standing
+from lockstep.train.resume import check_standing, history, put_aside, read_standing
 from lockstep.train.setup import write_setup
 from lockstep.train.spec import RunSpec, source_of
 from lockstep.train.stage_check import check_model, check_settings_of_stages

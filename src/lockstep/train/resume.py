@@ -12,12 +12,9 @@ which then gets its name, and the new run.json comes last.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -124,22 +121,6 @@ def history(standing: Standing, source: str) -> list[Resumption]:
         warnings=(changed,) if source != before else (),
     )
     return [*standing.setup.resumed, begun]
-
-
-@contextlib.contextmanager
-def holding(folder: Path) -> Iterator[None]:
-    """Hold a run folder, so that no second process trains in it; ends with the process, however that ends."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(f"another process is training in {folder}: wait for it, or end it") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def put_aside(folder: Path) -> None:
