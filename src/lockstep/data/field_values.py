@@ -70,6 +70,11 @@ class FixedShapeValues(FieldValues):
     def __init__(self, field: Field, values: np.ndarray[Any, Any], count: int) -> None:
         assert field.shape is not None
         super().__init__(field, values.reshape(count, *(size or 0 for size in field.shape)))
+        self._rows = self.kind == "tensor" and not self._carried and self._values.ndim > 1
+
+    def item(self, index: int) -> Any:
+        """Return one row."""
+        return torch.from_numpy(self._values[index]) if self._rows else super().item(index)
 
     def array(self, index: int) -> np.ndarray[Any, Any]:
         """Return one row."""
@@ -109,6 +114,13 @@ class VaryingLengthValues(FieldValues):
         self._flat = len(field.shape) == 1
         self._shape = tuple(-1 if size is None else size for size in field.shape)
         self._leading = field.shape[0] is None
+        self._runs = self.kind == "tensor" and not self._carried and self._flat
+
+    def item(self, index: int) -> Any:
+        """Return one item."""
+        if self._runs:
+            return torch.from_numpy(self._values[self._offsets[index] : self._offsets[index + 1]])
+        return super().item(index)
 
     def array(self, index: int) -> np.ndarray[Any, Any]:
         """Return one item's run of elements in its shape."""

@@ -88,6 +88,8 @@ class Ragged(Dataset[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         """Return one item as a view; for a slice, a list of indices or a mask return a list of views."""
+        if type(index) is int and 0 <= index < self._length:  # what wrapping datasets and samplers ask for, one by one
+            return self._only.item(index) if self._only is not None else self._item(index)
         shape = getattr(index, "shape", ())
         if shape or not hasattr(index, "__index__"):  # a one-dimensional tensor with one element is a list
             return self.__getitems__(self._indices(index))

@@ -17,6 +17,7 @@ from lockstep.errors import BadInput
 from lockstep.registry import BASELINE
 from lockstep.report.collect import FinishedRun, Run, read_run, why_unfinished
 from lockstep.report.compare import Comparison, Measured, heading, judge
+from lockstep.report.files import PAGE
 from lockstep.report.notes import reason
 from lockstep.report.units import plural
 from lockstep.report.wording import trained
@@ -47,6 +48,8 @@ class Kind:
 
 def gather(folders: Sequence[Path]) -> Comparison:
     """Return the comparison of everything in these folders, or refuse and say which two do not go together."""
+    # `report runs/*` names the reports that were made there before, too.
+    folders = [folder for folder in folders if not is_report(folder)] or list(folders)
     paths = [path for folder in folders for path in find_runs(folder)]
     runs = [read_run(path) for path in dict.fromkeys(path.absolute() for path in paths)]
     check_comparable(runs)
@@ -60,6 +63,12 @@ def gather(folders: Sequence[Path]) -> Comparison:
     title = heading(trained(setup.recipe.name, (run.setup.plan.lanes for run in runs)), ways)
     asked = plans[0][1] if plans and len(folders) == 1 else None
     return judge(title, ways, settings={"command": asked.command, "repeats": asked.repeats} if asked else {})
+
+
+def is_report(folder: Path) -> bool:
+    """Say whether a folder holds a report and no run."""
+    has_runs = (folder / SETUP).is_file() or any(folder.glob(f"*/{SETUP}"))
+    return (folder / PAGE).is_file() and not has_runs
 
 
 def find_runs(folder: Path) -> list[Path]:

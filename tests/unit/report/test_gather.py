@@ -178,3 +178,24 @@ def test_refused(arguments: list[str], words: str, tmp_path: Path, cli: CommandL
     done = cli("report", *arguments)
     assert done.code == 2, done.text
     assert words in done.err
+
+
+def test_reports_among_the_folders_are_left_out(tmp_path: Path, cli: CommandLine) -> None:
+    """`lockstep report runs/*` twice: the second time the first report is among them."""
+    make_run(tmp_path / "runs" / "a", strategy="single", workers=1)
+    make_run(tmp_path / "runs" / "b", strategy="ddp", workers=2)
+    for out in ("runs/report-1", "runs/report-2"):
+        folders = sorted(f"runs/{path.name}" for path in (tmp_path / "runs").iterdir())
+        done = cli("report", *folders, "--out", out)
+        assert done.code == 0, done.text
+
+
+def test_a_run_that_failed_before_its_first_step_is_a_row(tmp_path: Path, cli: CommandLine) -> None:
+    folder = make_run(tmp_path / "runs" / "a", strategy="ddp", workers=2)
+    for path in (*folder.glob("rank-*.jsonl"), folder / "fingerprints.jsonl"):
+        path.write_bytes(b"")
+    write_document(folder / "result.json", Failed(rank=1, step=-1, finite=True, why="rank 1 on a failed: no weights"))
+    make_run(tmp_path / "runs" / "b", strategy="single", workers=1)
+    done = cli("report", "runs/a", "runs/b")
+    assert done.code == 0, done.text
+    assert "did not run ddp: rank 1 on a failed: no weights" in done.out

@@ -85,6 +85,11 @@ def test_a_slow_repeat_is_kept_and_marked() -> None:
     assert found.rows[0].notes == ("repeat 2 took 1.9 times the others' time: kept, see the spread",)
 
 
+def test_of_two_repeats_neither_is_the_usual_one() -> None:
+    judged = judge("t", [way("ddp", slower(1.0), slower(3.0))])  # type: ignore[arg-type]
+    assert judged.rows[0].notes == ("its two repeats differ 3.0 times: more repeats would tell which is usual",)
+
+
 def test_a_loss_that_is_no_number_cannot_win() -> None:
     broken = run("ddp", 2, loss=None, finite=False)
     found = compared(SINGLE, broken)

@@ -188,3 +188,20 @@ def staged(strategy: str, lanes: int, *seconds: float) -> FinishedRun:
 )
 def test_a_model_that_is_cut(made: FinishedRun, words: str) -> None:
     assert sentence(compared(made), made.setup.spec.strategy).startswith(words)
+
+
+def test_advice_does_not_contradict_the_row_beside_it() -> None:
+    """Fewer workers with more threads are advised only where this comparison has not measured them as slower."""
+    slow = run("ddp", 2, ranks=[parts(forward=55, backward=110)] * 2)
+    threaded = run("single", threads=2, ranks=[parts(forward=300, backward=600)])
+    assert sentence(compared(SINGLE, slow), "ddp").endswith("try fewer workers with more threads")
+    told = sentence(compared(SINGLE, slow, threaded), "ddp")
+    assert "try fewer workers" not in told
+    assert "no way out here" in told
+
+
+def test_fewer_workers_are_not_advised_where_they_were_slower() -> None:
+    alone = run("single", ranks=[parts(data=0, forward=5, backward=10, exchange=0, optimizer=0.1, wait=0)])
+    small = parts(data=0, forward=0.25, backward=0.5, exchange=1, optimizer=0.1, wait=0.2)
+    told = sentence(compared(alone, run("torch-ddp", 2, ranks=[small] * 2, sent=20_000)), "torch-ddp")
+    assert told.endswith("use a larger --global-batch")
