@@ -39,6 +39,7 @@ def test_the_report_in_a_browser(browser: Browser, page: Path) -> None:
     charts_and_tables(browser, page)
     for size in (LAPTOP, PHONE, (768, 1024)):
         nothing_sticks_out(browser, page, size)
+    the_table_is_whole(browser, page)
     theme_by_keyboard(browser, page, "light")
     theme_by_keyboard(browser, page, "dark")
     order_of_tabs(browser, page)
@@ -46,6 +47,14 @@ def test_the_report_in_a_browser(browser: Browser, page: Path) -> None:
     words_at_the_pointer(browser, page)
     assert browser.requests() == {page.as_uri()}, "the page opens offline"
     assert browser.console() == [], "nothing was refused or raised"
+
+
+def the_table_is_whole(browser: Browser, page: Path) -> None:
+    """A laptop shows every column of the table; smaller windows move it sideways."""
+    browser.resize(*LAPTOP)
+    browser.open(page)
+    widths = browser.run("const e = document.querySelector('#table .scroll'); return [e.scrollWidth, e.clientWidth]")
+    assert widths[0] <= widths[1], widths
 
 
 def charts_and_tables(browser: Browser, page: Path) -> None:
