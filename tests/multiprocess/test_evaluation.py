@@ -183,3 +183,17 @@ def test_a_metric_that_is_not_there_is_named_before_the_first_step(tmp_path: Pat
     with pytest.raises(BadInput, match=r"--keep-best precision: the recipe's evaluate returns accuracy, loss"):
         train(tmp_path / "out", keep_best="precision", monitored=True)
     assert not steps_of(read_rank(rank_path(tmp_path / "out", 0)))
+
+
+@pytest.mark.parametrize("strategy", ["layers", "pipeline"])
+def test_a_cut_model_is_evaluated_and_followed_alike(tmp_path: Path, plain: FinishedRun, strategy: str) -> None:
+    """The last stage has the metrics, the first one writes, calls back and decides when to stop."""
+    options: dict[str, Any] = {"eval_every": 3, "keep_best": "accuracy", "monitored": True, "tensorboard": True}
+    whole = train(tmp_path / "whole", ":simple", **options)
+    cut = train(tmp_path / "cut", ":simple", **options, strategy=strategy, workers=2, launcher="spawn")
+    assert cut.result.digest == whole.result.digest == plain.result.digest
+    assert [line.metrics for line in cut.evaluations] == [line.metrics for line in whole.evaluations]
+    assert cut.result.best == whole.result.best
+    weights = [load_file(run.folder / "best.safetensors") for run in (cut, whole)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+    assert len((cut.folder / "StepDone.jsonl").read_text().splitlines()) == STEPS

@@ -134,3 +134,7 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     read = EventAccumulator(str(folder / "tensorboard"))
     read.Reload()
     return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def simple() -> Recipe:
+    return replace(tiny.recipe(), on_step=tell)

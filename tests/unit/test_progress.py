@@ -27,18 +27,25 @@ def test_the_line_says_how_far_how_good_and_how_long(
     """A run that was resumed after 10 of 40 steps, and does 10 in 20 seconds."""
     now = 100.0
     monkeypatch.setattr("lockstep.train.progress.time.monotonic", lambda: now)
-    with Progress(40, label="tiny ddp, 2 workers", shown=True, first=10) as progress:
+    with Progress(40, label="tiny", shown=True, first=10) as progress:
         now = 120.0
         progress.step(20, 1.5)
-        progress.evaluated({"accuracy": 0.25}, "best so far")
+        progress.evaluated({"loss": 2.0, "accuracy": 0.25}, "the best accuracy so far")
         now = 121.0
         progress.step(21, 1.4)  # too early for another line
-        progress.step(40, 1.0)
+        progress.step(40, 1.0)  # what is evaluated after the last step belongs into its line
+        progress.evaluated({"loss": 1.75, "accuracy": 0.125}, "best accuracy 0.2500 after 20 steps")
     assert capsys.readouterr().err.splitlines() == [
-        "tiny ddp, 2 workers: step 20/40, loss 1.5000, 40 s left",
-        "tiny ddp, 2 workers: step 20/40, loss 1.5000, accuracy 0.2500 (best so far), 40 s left",
-        "tiny ddp, 2 workers: step 40/40, loss 1.0000, accuracy 0.2500 (best so far)",
+        "tiny: step 20/40, loss 1.5000, 40 s left",
+        "tiny: step 20/40, loss 1.5000, 40 s left; evaluation: loss 2.0000, accuracy 0.2500, the best accuracy so far",
+        "tiny: step 40/40, loss 1.0000; evaluation: loss 1.7500, accuracy 0.1250, best accuracy 0.2500 after 20 steps",
     ]
+
+
+def test_the_last_step_is_said_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(1, label="tiny", shown=True) as progress:
+        progress.step(1, 1.0)
+    assert capsys.readouterr().err == "tiny: step 1/1, loss 1.0000\n"
 
 
 def test_nothing_is_said_when_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:

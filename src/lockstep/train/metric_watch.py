@@ -46,9 +46,9 @@ class MetricWatch:
         best = trainer.best = trainer.best.after(metrics[trainer.best.metric], trainer.steps)
         if best.stale == 0:
             self._write(trainer)
-            self.note = "best so far"
+            self.note = f"the best {best.metric} so far"
         elif best.value is not None:
-            self.note = f"best {best.value:.4f} after {best.steps}"
+            self.note = f"best {best.metric} {best.value:.4f} after {best.steps} steps"
         if self._patience is not None and best.stale >= self._patience:
             self.stopped = best.why_stopped(trainer.steps)
 

@@ -28,6 +28,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._bar: Bar | None = None
         self._task: TaskID | None = None
         self._began = self._spoke = 0.0
+        self._said = -1
         self._done, self._loss, self._metrics = first, 0.0, ""
 
     def __enter__(self) -> Progress:
@@ -52,17 +53,17 @@ class Progress(AbstractContextManager["Progress"]):
         return self
 
     def step(self, done: int, loss: float) -> None:
-        """Say that so many steps are done."""
+        """Say that so many steps are done; of the last one the end says it, with what was evaluated after it."""
         self._done, self._loss = done, loss
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, loss=f"{loss:.4f}")
-        elif self._shown and (done == self._steps or time.monotonic() - self._spoke > SECONDS_BETWEEN_LINES):
+        elif self._shown and done != self._steps and time.monotonic() - self._spoke > SECONDS_BETWEEN_LINES:
             self._say()
 
     def evaluated(self, metrics: Mapping[str, float], note: str = "") -> None:
         """Say what the evaluation after the last step returned; it stays in the line until the next one."""
-        shown = "".join(f", {name} {value:.4f}" for name, value in metrics.items())
-        self._metrics = f"{shown}{f' ({note})' if note else ''}"
+        shown = [*(f"{name} {value:.4f}" for name, value in metrics.items()), *([note] if note else [])]
+        self._metrics = f"; evaluation: {', '.join(shown)}"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, metrics=self._metrics)
         elif self._shown:
@@ -70,10 +71,10 @@ class Progress(AbstractContextManager["Progress"]):
 
     def _say(self) -> None:
         """Print the line that a bar would show."""
-        self._spoke = time.monotonic()
+        self._spoke, self._said = time.monotonic(), self._done
         left = time_left(self._done - self._first, self._steps - self._done, self._spoke - self._began)
         print(  # noqa: T201
-            f"{self._label}: step {self._done}/{self._steps}, loss {self._loss:.4f}{self._metrics}{left}",
+            f"{self._label}: step {self._done}/{self._steps}, loss {self._loss:.4f}{left}{self._metrics}",
             file=sys.stderr,
             flush=True,
         )
@@ -83,6 +84,8 @@ class Progress(AbstractContextManager["Progress"]):
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        elif self._shown and error is None and self._said != self._done:
+            self._say()
 
 
 def time_left(done: int, remaining: int, elapsed: float) -> str:
