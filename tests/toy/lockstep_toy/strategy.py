@@ -55,7 +55,8 @@ class Toy(Strategy):
         return StepStats.of(batch.step, total / weight, weight, clock=clock, sent=0)
 
     def tuned(self) -> list[Tuned]:
-        return [Tuned(self._optimizer, None, [], dict(self.module.named_parameters()))]
+        parameters = dict(self.module.named_parameters())
+        return [Tuned(self._optimizer, None, [list(parameters)], parameters)]
 
     def load(self, pieces: Iterable[tuple[str, Tensor]]) -> None:
         load_plain(self.module, self._optimizer, pieces)
