@@ -49,9 +49,9 @@ def test_all_of_it_side_by_side_with_a_damaged_package(tmp_path: Path, env: dict
     assert "other samples" in rows["toy-peer"]["parity"]
     reason = "strategy 'damaged' of package lockstep-damaged 1.0 (gone:STRATEGY) cannot be loaded"
     assert rows["damaged"]["why_not"].startswith(f"{reason} (ModuleNotFoundError: No module named 'gone')")
-    found = json.loads(cli.apart("doctor", "--json", env=env).out)
-    assert found["strategies"]["toy"] == found["launchers"]["toy"] == found["peers"]["toy-peer"] == "yes"
-    assert found["strategies"]["damaged"].startswith(reason)
+    decision = json.loads(cli.apart("doctor", "--json", env=env).out)
+    assert decision["strategies"]["toy"] == decision["launchers"]["toy"] == decision["peers"]["toy-peer"] == "yes"
+    assert decision["strategies"]["damaged"].startswith(reason)
     told = " ".join(cli.apart("run", "--help", env={**env, "COLUMNS": "300"}).out.split())
-    assert "single, dp, ddp, torch-ddp, damaged, toy, lightning, accelerate or toy-peer" in told
+    assert "torch-ddp, damaged, toy, lightning, accelerate or toy-peer" in told
     assert "inline, spawn, torchrun, srun, mpirun or toy" in told
