@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from lockstep.errors import BadInput
-from lockstep.torch_compat.modules import is_compiled
+from lockstep.torch_compat.modules import children_of, has_forward_hooks, is_compiled
 
 Declared = Callable[[nn.Module], Sequence[Any]]
 """What `Recipe(stages=...)` is."""
@@ -59,7 +59,7 @@ def find_layers(model: nn.Module, declared: Declared | None, example: Example | 
 def _is_sequential(module: nn.Module) -> bool:
     """Say whether a module only calls its children one after another; hooks are part of a call, and stay with it."""
     plain = type(module).forward is nn.Sequential.forward
-    return plain and len(module._modules) > 0 and not (module._forward_hooks or module._forward_pre_hooks)
+    return plain and len(children_of(module)) > 0 and not has_forward_hooks(module)
 
 
 def _flattened(module: nn.Module, prefix: str) -> Iterator[Layer]:

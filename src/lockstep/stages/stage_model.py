@@ -89,7 +89,7 @@ class StagedModel(nn.Module):
         super().__init__()
         # not as a child: this module has no parameters of its own
         object.__setattr__(self, "_whole", whole)
-        object.__setattr__(self, "_layers", tuple(layers))
+        self._layers = tuple(layers)
         self._first, self._last, self._device = first, last, device
         self._received: Received | None = None
         self._handed: Handed | None = None

@@ -19,6 +19,7 @@ __all__ = [
     "buffers_of",
     "children_of",
     "ddp_log",
+    "has_forward_hooks",
     "is_compiled",
     "joins",
     "parameters_of",
@@ -51,6 +52,11 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
 def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
     """Return the table of a module's own children; a name may hold None, which `named_children` leaves out."""
     return module._modules
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Say whether a call of a module is more than its forward."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def is_compiled(model: nn.Module) -> bool:
