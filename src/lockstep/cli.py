@@ -140,15 +140,17 @@ def _show_schedule(spec: RunSpec) -> None:
     typer.echo(schedule_text(spec, spec.plan(recipe, recipe.dataset())))
 
 
-@app.command(cls=ListingCommand, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    cls=ListingCommand,
+    # What comes after the script is the script's own, also an option that launch has too (a stock script's --workers).
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 def launch(
     context: typer.Context,
     script: Annotated[
-        str | None, typer.Argument(help="Any Python script, and its own options; after -- if launch has them too.")
+        str | None, typer.Argument(help="Any Python script; what comes after it are its own options.")
     ] = None,
-    module: Annotated[
-        str | None, typer.Option("-m", "--module", help="A Python module in place of a script, as in python -m.")
-    ] = None,
+    module: Annotated[bool, typer.Option("-m", "--module", help="It is a module, as in python -m.")] = False,
     workers: Annotated[int, typer.Option(min=1, help="How many processes.")] = 1,
     launcher: Launcher = "spawn",
     threads: Threads = None,
@@ -156,13 +158,15 @@ def launch(
     launcher_args: LauncherArgs = "",
 ) -> None:
     """Start any Python script on several workers, also one that uses stock torch.distributed."""
-    from lockstep.launch.program import program_of
+    from lockstep.launch.program import misplaced, program_of
     from lockstep.launch.script import launch_script
     from lockstep.launch.start import LauncherOptions
 
     typed = ([script] if script is not None else []) + context.args
     options = [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
-    program = program_of(module, typed, options)
+    program = program_of(typed, options, module=module)
+    if note := misplaced(program, options):
+        typer.echo(f"lockstep: {note}", err=True)
     launcher_options = LauncherOptions(nodes=nodes, extra=tuple(shlex.split(launcher_args)))
     launch_script(program, workers, launcher, threads, launcher_options)
 

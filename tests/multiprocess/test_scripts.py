@@ -117,5 +117,16 @@ def test_a_module_with_its_own_options(name: str, tmp_path: Path, cli: CommandLi
 
 def test_options_of_the_script_need_no_separator(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint('script', sys.argv[1:])\n")
-    done = cli.apart("launch", "train.py", "--lr", "0.1", "--", "--workers", "9")
-    assert "script ['--lr', '0.1', '--workers', '9']" in done.out, done.text
+    done = cli.apart("launch", "train.py", "--lr", "0.1")
+    assert "script ['--lr', '0.1']" in done.out, done.text
+    done = cli.apart("launch", "train.py", "--", "--lr", "0.1")
+    assert "script ['--lr', '0.1']" in done.out, done.text
+
+
+def test_an_option_of_the_script_that_launch_has_too(tmp_path: Path, cli: CommandLine) -> None:
+    """As in the stock script for ImageNet, whose --workers are those of its DataLoader."""
+    (tmp_path / "train.py").write_text("import sys\nprint('script', sys.argv[1:])\n")
+    done = cli.apart("launch", "train.py", "--workers", "4")
+    assert "script ['--workers', '4']" in done.out, done.text
+    assert done.out.count("script") == 1
+    assert "--workers comes after the script and goes to the script" in done.err

@@ -24,19 +24,33 @@ IN_PLACE_OF = {
 """What to type in place of torchrun's options."""
 
 
-def program_of(module: str | None, typed: Sequence[str], options: list[str]) -> tuple[str, ...]:
-    """Return a program as Python's own arguments; `typed` is all that is no option of launch, `options` are those."""
-    if module is not None:
-        _check_module(module)
-        return ("-m", module, *typed)
+def program_of(typed: Sequence[str], options: list[str], *, module: bool) -> tuple[str, ...]:
+    """Return a program as Python's own arguments; `typed` is what comes after launch's own `options`.
+
+    A `--` right after the script only says that the rest is the script's own, which it is anyway.
+    """
     if not typed:
         raise BadInput("launch needs a script to start, or a module: lockstep launch --workers 2 train.py")
-    if typed[0].startswith("-"):
-        raise BadInput(_unknown_option(typed[0], options))
-    if not Path(typed[0]).is_file():
-        problem = "is a folder, expected a Python file" if Path(typed[0]).is_dir() else "does not exist"
-        raise BadInput(f"the script {typed[0]} {problem}: check its path, or use -m for a module")
-    return tuple(typed)
+    name, *own = typed
+    own = own[1:] if own[:1] == ["--"] else own
+    if name.startswith("-"):
+        raise BadInput(_unknown_option(name, options))
+    if module:
+        _check_module(name)
+        return ("-m", name, *own)
+    if not Path(name).is_file():
+        problem = "is a folder, expected a Python file" if Path(name).is_dir() else "does not exist"
+        raise BadInput(f"the script {name} {problem}: check its path, or use -m for a module")
+    return (name, *own)
+
+
+def misplaced(program: Sequence[str], options: list[str]) -> str:
+    """Return a note if options that launch has too come after the script; empty if none do."""
+    own = [part.partition("=")[0] for part in program[2 if program[0] == "-m" else 1 :]]
+    both = [name for name in own if name in options and name.startswith("--") and name != "--help"]
+    if not both:
+        return ""
+    return f"{both[0]} comes after the script and goes to the script; for launch's own, type it before the script"
 
 
 def shown_name(program: Sequence[str]) -> str:
