@@ -293,7 +293,9 @@ def go_on(trainer: Trainer, stop: int | None = None, start: int | None = None, n
     for epoch in range(trainer.epoch, case.epochs):
         first = start if epoch == trainer.epoch else None
         for batch in trainer.batches(case.data(), global_batch=case.global_batch, epoch=epoch, start=first):
-            losses.append(trainer.step(batch).loss)
+            loss = trainer.step(batch).global_loss
+            assert loss is not None
+            losses.append(loss)
             if trainer.steps == stop:
                 return losses
     return losses

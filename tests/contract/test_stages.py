@@ -121,6 +121,23 @@ def test_evaluation_on_every_rank() -> None:
         assert ranks.run(evaluated, {**STREAMED, "stages": 2}) == [wanted] * 4
 
 
+def plain_state(rank: int, size: int) -> dict[str, torch.Tensor]:
+    trainer = make("woven", world=world_of(rank, size, "shm", [size]), workers=size, **STREAMED)
+    go_on(trainer, 1, name="woven")
+    return trainer.state_dict()
+
+
+def test_the_plain_model_comes_back_whole() -> None:
+    torch.set_num_threads(1)
+    alone = make("woven", "single", World.alone(threads=1), 1)
+    go_on(alone, 1, name="woven")
+    wanted = alone.model.state_dict()
+    with Ranks(3, "shm") as ranks:
+        for state in ranks.run(plain_state):
+            assert list(state) == list(wanted)
+            assert all(torch.equal(state[name], value) for name, value in wanted.items())
+
+
 def parameters_here(rank: int, size: int) -> list[str]:
     trainer = make("woven", world=world_of(rank, size, "shm", [size]), workers=size, cut="turn", **STREAMED)
     return [name for name, parameter in trainer.model.named_parameters() if parameter.device.type != "meta"]

@@ -20,6 +20,9 @@ from lockstep.mesh import Mesh
 from lockstep.registry import BASELINE, DEFAULT, describe
 from lockstep.settings import Settings
 from lockstep.state.hashes import state_digest
+from lockstep.state.holdings import model_only
+from lockstep.state.stream import gather
+from lockstep.state.table import agree
 from lockstep.strategies import check_exact, find
 from lockstep.strategies.base import StepStats, Training
 from lockstep.strategies.clock import Clock, NoClock
@@ -27,6 +30,7 @@ from lockstep.train.checkpoint import load, save
 from lockstep.train.checkpoint_file import Saved
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.evaluate import evaluate
+from lockstep.train.final_weights import weight_names
 from lockstep.train.malloc import keep_freed_memory
 from lockstep.train.optimizer_settings import first_settings
 from lockstep.train.optimizer_state import optimizer_state_dict
@@ -230,6 +234,12 @@ class Trainer:
     def digest(self) -> str:
         """Return the digest of parameters, buffers and optimizer state; all workers call this together."""
         return state_digest(self.mesh.everyone, self.strategy.holdings())
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the whole `state_dict` of the plain model, on every rank; all workers call this together."""
+        held = model_only(self.strategy.holdings())
+        values = gather(self.mesh.everyone, agree(self.mesh.everyone, held), held)
+        return {name: values[state] for name, state in weight_names(self.model).items()}
 
     def optimizer_state_dict(self) -> dict[str, Any]:
         """Return the whole `state_dict` of the plain optimizer, on every rank; all workers call this together."""
