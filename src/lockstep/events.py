@@ -35,7 +35,7 @@ class StepDone(RunEvent):
     epoch: int
     """The pass over the data."""
     loss: float
-    """As `rank-0.jsonl` has it: over all lanes where the strategy tells every rank, else over those of rank 0."""
+    """Over all lanes where the strategy tells every rank, else over those of rank 0 (stock strategies)."""
     learning_rates: tuple[float, ...]
     """That this step was done with, one for each group of the optimizer."""
     seconds: float

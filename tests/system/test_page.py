@@ -14,7 +14,7 @@ from tests.services import require
 from tests.system.browser import LAPTOP, PHONE, Browser, Programs, Theme
 from tests.unit.report.made_up import HOSTILE, example
 
-CHARTS = ("times", "scaling", "memory", "parts", "timeline", "losses")
+CHARTS = ("times", "scaling", "memory", "parts", "timeline", "losses", "evaluation-1")
 VISIBLE = (
     "const e = document.querySelector(arguments[0]); const b = e.getBoundingClientRect(); return b.width * b.height"
 )

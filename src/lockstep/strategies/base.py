@@ -101,6 +101,11 @@ class StepStats:
     global_loss: float | None = None
     """The weighted mean over all lanes, where the step knows it: with `single`, `dp` and `ddp`; else None."""
 
+    @property
+    def known_loss(self) -> float:
+        """The global loss where this process knows it, else that of its own lanes."""
+        return self.loss if self.global_loss is None else self.global_loss
+
     @classmethod
     def of(
         cls, step: int, loss: float, weight: float, *, clock: Clock, sent: int, global_loss: float | None = None

@@ -56,14 +56,14 @@ class Followers:
             step=stats.step,
             steps=self._plan.steps,
             epoch=self._trainer.epoch,
-            loss=stats.loss,
+            loss=stats.known_loss,
             learning_rates=rates,
             seconds=total,
         )
         if self._file is not None:
             self._file.add(stats.step, event_values(step))
         self._call("on_step", self._on_step, step)
-        self._losses.append(stats.loss)
+        self._losses.append(stats.known_loss)
         self._times.append(total)
         if self._plan.epoch_steps is not None and self._trainer.steps % self._plan.epoch_steps == 0:
             self._call("on_epoch", self._on_epoch, self._epoch(about))

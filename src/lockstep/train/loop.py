@@ -153,7 +153,7 @@ def run_steps(
         total = time.perf_counter() - before
         log.write(stats, epoch=batch.epoch, began=at, total=total)
         log.samples += batch.samples
-        progress.step(stats.step + 1, stats.loss if stats.global_loss is None else stats.global_loss)
+        progress.step(stats.step + 1, stats.known_loss)
         if between is not None and not between.after(stats, total):
             break
         at, before = time.time(), time.perf_counter()
