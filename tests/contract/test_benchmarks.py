@@ -61,12 +61,9 @@ def check_result(result: Result, name: str) -> None:
 
 
 def check_table(table: Table) -> None:
-    units = {column.name: column.unit for column in table.columns}
     assert table.rows, table.name
     for row in table.rows:
-        measured = {name: cell for name, cell in row.items() if isinstance(cell, Quantity)}
-        assert measured, f"{table.name}: a row without a number: {row}"
-        assert [name for name in measured if units[name] is None] == []
+        assert any(isinstance(cell, Quantity) for cell in row.values()), f"{table.name}: a row without a number: {row}"
 
 
 def check_figure(figure: Figure) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -38,6 +39,11 @@ def test_the_program_prints_one_line_of_json() -> None:
     assert started["descriptors"] > PLAN["items"], "a list costs an open file for each of its tensors"
 
 
-def test_a_small_training_ends_by_hand_and_in_lightning() -> None:
+def test_a_small_training_ends_by_hand() -> None:
     assert isinstance(by_hand(OURS, 200, 8), float)
-    assert isinstance(in_lightning(OURS, 200, 8), float)
+
+
+def test_a_small_training_ends_in_lightning() -> None:
+    installed = importlib.util.find_spec("lightning") is not None
+    trained = in_lightning(OURS, 200, 8)
+    assert isinstance(trained, float) if installed else trained == "not installed"

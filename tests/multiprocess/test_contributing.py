@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.report.collect import read_finished
+from lockstep.report.parity import SAME
 from tests.commands import LOCKSTEP, Done, Marked
 from tests.toy import write_metadata
 
@@ -105,7 +106,7 @@ def row(done: Done, name: str) -> str:
 
 
 def check_strategy(done: Done, _: Path) -> None:
-    assert "same" in row(done, "messages"), done.out
+    assert SAME in row(done, "messages"), done.out
 
 
 def check_launcher(_: Done, work: Path) -> None:
