@@ -180,7 +180,7 @@ def test_what_cannot_be_followed_is_refused_before_anything_starts(
 
 
 def test_a_metric_that_is_not_there_is_named_before_the_first_step(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"--keep-best precision: the recipe's evaluate returns accuracy, loss"):
+    with pytest.raises(RunFailed, match=r"--keep-best precision: the recipe's evaluate returns accuracy, loss"):
         train(tmp_path / "out", keep_best="precision", monitored=True)
     assert not steps_of(read_rank(rank_path(tmp_path / "out", 0)))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from lockstep.errors import BadInput, RunFailed
+from lockstep.errors import RunFailed
 from lockstep.launch.start import start_run
 from lockstep.report.collect import read_finished
 from lockstep.train import checkpoint
@@ -170,7 +170,7 @@ def test_a_run_that_is_still_running(stopped: Path, cli: CommandLine) -> None:
 
 def test_another_model(tmp_path: Path) -> None:
     out = begin(tmp_path / "out", steps=2, checkpoint_every=1)
-    with pytest.raises(BadInput, match=r"another model: parameter 0.weight is float32 \(16, 8\) there, .*\(32, 8\)"):
+    with pytest.raises(RunFailed, match=r"another model: parameter 0.weight is float32 \(16, 8\) there, .*\(32, 8\)"):
         go_on(out, recipe=f"{RECIPE}:wider", steps=3)
 
 
