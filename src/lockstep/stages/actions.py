@@ -7,10 +7,10 @@ backward. They differ in how many go first. Backward is always in the order of t
     1f1b        as many as there are stages behind: each stage holds no more lanes than it must (`pipeline`)
     fill-drain  all: the simplest pipeline, which holds every lane's activations at once
 
-A drawing, two stages and four lanes, `1f1b`; a lane's number, and a small letter for backward (0a is lane 0):
+Two stages and four lanes, `1f1b`: 3 is the forward of lane 3, 3' its backward.
 
-    stage 0   0  1  .  0a 2  1a 3  2a .  3a
-    stage 1   .  0  0a 1  1a 2  2a 3  3a .
+    stage 0  0  1  .  0' 2  1' 3  2' .  3'
+    stage 1  .  0  0' 1  1' 2  2' 3  3' .
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lockstep.errors import BadInput
@@ -63,6 +65,11 @@ def test_the_bubble_is_what_the_timetable_shows(order: str, stages: int, lanes: 
 
 def test_drawing() -> None:
     assert draw("1f1b", 2, 3) == "stage 0  0  1  .  0' 2  1' .  2'\nstage 1  .  0  0' 1  1' 2  2' ."
+
+
+def test_the_drawing_of_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "model-parallelism.md").read_text(encoding="utf-8")
+    assert draw("1f1b", 2, 4) in page
 
 
 def test_an_order_that_there_is_not() -> None:
