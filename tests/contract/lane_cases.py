@@ -293,9 +293,8 @@ def go_on(trainer: Trainer, stop: int | None = None, start: int | None = None, n
     for epoch in range(trainer.epoch, case.epochs):
         first = start if epoch == trainer.epoch else None
         for batch in trainer.batches(case.data(), global_batch=case.global_batch, epoch=epoch, start=first):
-            loss = trainer.step(batch).global_loss
-            assert loss is not None
-            losses.append(loss)
+            stats = trainer.step(batch)
+            losses.append(stats.loss if stats.global_loss is None else stats.global_loss)
             if trainer.steps == stop:
                 return losses
     return losses
