@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,11 @@ from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+
+LAST_COLLECTIVE = 0.05
+"""Seconds after the last collective. gloo's own threads free its tensors, for which they need the interpreter's lock; a
+process that ends before they got it is aborted, since Python then ends a thread in the middle of C++."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +109,8 @@ class World:
         import torch.distributed as dist
 
         if dist.is_available() and dist.is_initialized():
+            if self.backend == "gloo":
+                time.sleep(LAST_COLLECTIVE)
             dist.destroy_process_group()
 
     @classmethod
