@@ -142,6 +142,23 @@ class Woven(nn.Module):
         return values
 
 
+class Chain(nn.Module):
+    """Layers that are found by running a lane: which must leave no trace in BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.flat, self.last = (
+            nn.Conv2d(2, 6, 3, padding=1),
+            nn.BatchNorm2d(6),
+            nn.Flatten(),
+            nn.Linear(6 * 16, 5),
+        )
+
+    def forward(self, values: Tensor) -> Tensor:
+        last: Tensor = self.last(self.flat(self.norm(self.first(values))))
+        return last
+
+
 class MinusNothing(torch.autograd.Function):
     """Zero, with a gradient of negative zeros."""
 
@@ -260,6 +277,7 @@ CASES = {
     "now and then": Case(model=NowAndThen, optimizer=sgd()),
     "two dtypes": Case(model=mixed, loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]).float()),
     "whole tensors": Case(optimizer=partial(NormScaled, lr=0.01)),
+    "chain": Case(model=Chain),
     "woven": Case(model=Woven, layers=Woven.listed, optimizer=grouped, clip=0.05, loss=weighted, schedule=half_way),
     "cifar100": built_in("cifar100", lambda: cifar100.make_images(37, part=0)),
     "mlp": built_in("mlp", lambda: mlp.make_data(37, part=0)),

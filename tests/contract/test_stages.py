@@ -20,6 +20,7 @@ NAMES = [
     "bfloat16",
     "two dtypes",
     "whole tensors",
+    "chain",
     "woven",
     "cifar100",
     "mlp",

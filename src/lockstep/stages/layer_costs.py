@@ -175,7 +175,7 @@ def _replaced(value: Any, leaves: dict[int, Tensor]) -> Any:
 
 
 class untouched:  # noqa: N801 - a context manager, named as what it gives
-    """Leave a model's buffers, mode and gradients, and the random stream, as they were."""
+    """Leave a model's buffers, the random stream, and no gradients, as they were."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model

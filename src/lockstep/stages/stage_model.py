@@ -85,12 +85,12 @@ class _Start(torch.autograd.Function):
 class StagedModel(nn.Module):
     """What the loss function and the metrics get in place of the model."""
 
-    def __init__(self, whole: nn.Module, layers: Sequence[Layer], *, first: bool, last: bool, device: str) -> None:
+    def __init__(self, whole: nn.Module, layers: Sequence[Layer], *, last: bool, device: str) -> None:
         super().__init__()
         # not as a child: this module has no parameters of its own
         object.__setattr__(self, "_whole", whole)
         self._layers = tuple(layers)
-        self._first, self._last, self._device = first, last, device
+        self._last, self._device = last, device
         self._received: Received | None = None
         self._handed: Handed | None = None
         self._calls = 0

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lockstep.stages.actions import bubble
 from lockstep.stages.chain import Declared, Layer, find_layers
 from lockstep.stages.cuts import AUTO, IMBALANCE, Cost, best_cut, check_layers, read_cut, slowest, stage_ranges
-from lockstep.stages.layer_costs import LayerFacts, measure_layers, use_of_layers
+from lockstep.stages.layer_costs import LayerFacts, measure_layers, untouched, use_of_layers
 from lockstep.stages.ownership import Ownership, share_out
 
 Example = Callable[[nn.Module], Tensor]
@@ -30,7 +30,8 @@ class Survey:
     @classmethod
     def of(cls, model: nn.Module, declared: Declared | None, example: Example | None, stages: int) -> Survey:
         """Find a model's layers and what they use; refuse a model that cannot be cut into so many stages."""
-        layers = find_layers(model, declared, example)
+        with untouched(model):  # a chain is found by running a lane, which BatchNorm would remember
+            layers = find_layers(model, declared, example)
         check_layers(len(layers), stages)
         return cls(model, layers, use_of_layers(model, layers, example), example)
 

@@ -130,11 +130,6 @@ def summary(packed: PassedValue) -> str:
     return ", ".join(f"{one.dtype} {one.shape}" for one in packed.tensors) or "no tensor"
 
 
-def element_bytes(packed: PassedValue) -> int:
-    """Return how many bytes of elements pass."""
-    return sum(one.span * getattr(torch, one.dtype).itemsize for one in packed.tensors)
-
-
 def _copy_expanded(flat: Tensor, form: TensorForm, tensor: Tensor) -> None:
     """Copy a tensor that repeats its elements along some dimensions: each element once."""
     first = tuple(0 if stride == 0 else slice(None) for stride in form.strides)

@@ -55,7 +55,7 @@ class Staged(Strategy):
         optimizer, self._members = _prepare_optimizer(training, ownership.owned(mesh.stage))
         keep_only(model, ownership.present(mesh.stage))
         self._transfer = Transfer(mesh.across_stages)
-        self._staged = StagedModel(model, own, first=mesh.stage == 0, last=mesh.last_stage, device=mesh.world.device)
+        self._staged = StagedModel(model, own, last=mesh.last_stage, device=mesh.world.device)
         part = replace(training, model=Part(model, ownership.owned(mesh.stage)), optimizer=optimizer)
         self.worker = StageWorker(
             part,

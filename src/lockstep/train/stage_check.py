@@ -16,6 +16,7 @@ from lockstep.stages.actions import ONE_LANE, bubble, check_order, draw
 from lockstep.stages.cuts import AUTO
 from lockstep.stages.survey import Survey
 from lockstep.strategies.base import as_sum
+from lockstep.train.evaluations import evaluation_batch
 
 if TYPE_CHECKING:
     from lockstep.recipe import Plan, Recipe
@@ -70,7 +71,7 @@ def schedule_text(spec: RunSpec, plan: Plan) -> str:
 def first_lane(recipe: Recipe, dataset: Any, plan: Plan) -> Any:
     """Return the first samples as a batch of one lane."""
     source = open_source(dataset, recipe.collate)
-    samples = max(1, recipe.global_batch // plan.lanes)
+    samples = evaluation_batch(recipe, plan)
     # a stream is read from its beginning again when it is trained on
     data = [one for one, _ in zip(source.dataset, range(samples), strict=False)] if source.stream else source.dataset
     return fetch(data, list(range(samples)), source.collate)
