@@ -11,12 +11,12 @@ from hypothesis import settings
 
 from tests.commands import CommandLine
 from tests.leftovers import traces
-from tests.services import mpich, openmpi, slurm
+from tests.services import mpich, openmpi, slurm, tensorflow_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["mpich", "openmpi", "slurm"]
+__all__ = ["mpich", "openmpi", "slurm", "tensorflow_python"]
 
 # No test asserts a time, and a drawn example is no exception: a busy machine is no fault.
 settings.register_profile("lockstep", deadline=None)
@@ -30,6 +30,11 @@ APART = (
     "test_shm_scripts.py",
     "test_compare.py",
     "test_benchmarks.py",
+    "test_deaths.py",
+    "test_lost_output.py",
+    "test_stalled_ranks.py",
+    "test_fuzz.py",
+    "test_documentation.py",
 )
 """Files whose tests share nothing and take long: dealt out one by one, after the others, so that both ends meet."""
 

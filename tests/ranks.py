@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from lockstep.launch.process_exit import exit_now
+from tests.devices import ON_CPU, backend_of, device_of
 
 # Ranks are forked from a process that has imported torch and run nothing: they start in milliseconds, not seconds.
 _context = mp.get_context("forkserver")
@@ -40,6 +41,14 @@ class Outcome:
     seconds: float = 0.0
 
 
+def on_cpu(value: Any) -> Any:
+    """Return the value with its tensors on the CPU: no others can be sent to another process."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    return value if ON_CPU else tree_map_only(torch.Tensor, torch.Tensor.cpu, value)
+
+
 def _serve(pipe: Connection, rank: int, size: int, backend: str, path: str, seconds: float) -> None:
     import torch
     import torch.distributed as dist
@@ -47,6 +56,8 @@ def _serve(pipe: Connection, rank: int, size: int, backend: str, path: str, seco
     import lockstep  # noqa: F401 - registers shm
 
     torch.set_num_threads(1)
+    if not ON_CPU:
+        torch.accelerator.set_device_index(torch.device(device_of(rank)).index)
     if backend:
         dist.init_process_group(
             backend,
@@ -62,7 +73,7 @@ def _serve(pipe: Connection, rank: int, size: int, backend: str, path: str, seco
         number, function, args = task
         began = time.monotonic()
         try:
-            value = function(rank, size, *args)
+            value = on_cpu(function(rank, size, *args))
             outcome = Outcome(value=value, seconds=time.monotonic() - began)
         except Exception as error:
             outcome = Outcome(
@@ -83,7 +94,7 @@ class Ranks:
 
     def __init__(self, size: int, backend: str = "shm", seconds: float = 60.0) -> None:
         self.size = size
-        self.backend = backend
+        self.backend = backend = backend_of(backend)
         self._folder = tempfile.TemporaryDirectory()
         self._pipes: list[Connection] = []
         self._started, self._given_up = [0] * size, [0] * size

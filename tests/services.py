@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lockstep.tensorflow.environment import find_environment, why_not
 from tests.system.slurm import SEARCH_PATH, SlurmCluster
 
 if TYPE_CHECKING:
@@ -38,6 +39,16 @@ def require(program: str) -> str:
     if os.environ.get("CI") == "true":
         pytest.fail(advice, pytrace=False)
     pytest.skip(advice)
+
+
+@pytest.fixture(scope="session")
+def tensorflow_python() -> str:
+    """The Python that has TensorFlow and Lockstep, and no torch."""
+    if (why := why_not()) is not None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(why, pytrace=False)
+        pytest.skip(why)
+    return find_environment().python
 
 
 @pytest.fixture(scope="session")

@@ -9,14 +9,27 @@ from lockstep.comm.register import register as _register_shm
 from lockstep.version import __version__
 
 if TYPE_CHECKING:
-    from lockstep import data, nn
+    from lockstep import data, nn, notebook, tensorflow
     from lockstep.events import EpochDone, StepDone
     from lockstep.recipe import Loss, Recipe
     from lockstep.train.trainer import Trainer
     from lockstep.world.join import join
     from lockstep.world.place import World
 
-__all__ = ["EpochDone", "Loss", "Recipe", "StepDone", "Trainer", "World", "__version__", "data", "join", "nn"]
+__all__ = [
+    "EpochDone",
+    "Loss",
+    "Recipe",
+    "StepDone",
+    "Trainer",
+    "World",
+    "__version__",
+    "data",
+    "join",
+    "nn",
+    "notebook",
+    "tensorflow",
+]
 
 # Looked up on first use: the command line must answer before torch is imported.
 _HOMES = {
@@ -28,7 +41,7 @@ _HOMES = {
     "World": "lockstep.world.place",
     "join": "lockstep.world.join",
 }
-_PARTS = ("data", "nn")
+_PARTS = ("data", "nn", "notebook", "tensorflow")
 
 
 def __dir__() -> list[str]:

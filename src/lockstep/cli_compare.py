@@ -6,13 +6,24 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lockstep.cli_options import PEERS, STRATEGIES, Given, Json, Launcher, Out, stem, with_settings, with_threads
+from lockstep.cli_options import (
+    PEERS,
+    STRATEGIES,
+    Given,
+    Json,
+    Launcher,
+    Out,
+    numbers,
+    stem,
+    with_settings,
+    with_threads,
+)
+from lockstep.comparison.defaults import REPEATS, SECONDS
 from lockstep.errors import BadInput
 
 if TYPE_CHECKING:
@@ -20,9 +31,7 @@ if TYPE_CHECKING:
     from lockstep.report.compare import Comparison
     from lockstep.train.schema.plan_json import ComparisonPlan
 
-STEPS, REPEATS, SECONDS = 40, 3, 100.0
-"""Where nothing is said: steps of a run (at most), repeats, and the time limit, so that two minutes are enough."""
-GOES_ON = {"resume", "repeats", "time_limit", "per_rank", "tensorboard", "json"}
+GOES_ON = {"resume", "recipe", "repeats", "time_limit", "per_rank", "tensorboard", "json"}
 """What may be said again when a comparison is resumed; everything else stands in its plan."""
 
 
@@ -65,17 +74,21 @@ def compare(
 ) -> None:
     """Train a recipe several ways, one after another, and show them side by side, with the reason why."""
     from lockstep.comparison.display import Display
+    from lockstep.comparison.new_plan import Rows, asked_strategies, new_plan
     from lockstep.comparison.plan import write_plan
     from lockstep.comparison.run import run_all
     from lockstep.train.records import create_folder
+    from lockstep.world.resources import choose_threads
 
     if resume is not None:
-        folder, plan = resume, _resumed(context, resume, repeats, time_limit)
+        folder, plan = resume, _resumed(context, resume, given.get("recipe"), repeats, time_limit)
     else:
-        names = _strategies(strategies, peers)
-        counts = _numbers("--workers", workers)
-        rows = Rows(names, counts, [None] if lanes is None else _numbers("--lanes", lanes))
-        plan = _new_plan({**given, "launcher": launcher}, rows, repeats, time_limit)
+        names = asked_strategies(None if strategies is None else strategies.split(","), peers=peers)
+        counts = numbers("--workers", workers)
+        rows = Rows(names, counts, [None] if lanes is None else numbers("--lanes", lanes))
+        given = {"threads": str(choose_threads(os.environ)[0]), **given, "launcher": launcher}
+        command = shlex.join(["lockstep", *sys.argv[1:]])
+        plan = new_plan(with_threads(given, max(counts)), rows, repeats, time_limit, command)
         name = stem(plan.ways[0].spec.recipe)
         folder = create_folder(out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{name}")
         write_plan(folder, plan)
@@ -88,46 +101,9 @@ def compare(
         raise typer.Exit(1)
 
 
-class Rows(NamedTuple):
-    """What the rows of a comparison differ in."""
-
-    strategies: list[str]
-    """By name."""
-    workers: list[int]
-    """How many, ascending."""
-    lanes: Sequence[int | None]
-    """How many, ascending; None: as the recipe says, else as many as the most workers."""
-
-
-def _new_plan(given: Given, rows: Rows, repeats: int | None, time_limit: float | None) -> ComparisonPlan:
-    from lockstep.comparison.plan import ways
-    from lockstep.report.wording import trained
-    from lockstep.train.schema.plan_json import ComparisonPlan
-    from lockstep.train.spec import DEFAULT_RECIPE, RunSpec, source_of, versions
-    from lockstep.world.resources import choose_threads, usable_cpus
-
-    short = "steps" not in given and "epochs" not in given
-    decided = {
-        "recipe": DEFAULT_RECIPE,
-        "default_lanes": max(rows.workers),
-        "most_steps": STEPS if short else None,
-        "progress": False,
-    }
-    cpus = usable_cpus()
-    given = {"threads": str(choose_threads(os.environ)[0]), **given}
-    spec = RunSpec(**{**decided, **with_threads(given, max(rows.workers))})
-    return ComparisonPlan(
-        title=trained(stem(spec.recipe), filter(None, rows.lanes)),
-        command=shlex.join(["lockstep", *sys.argv[1:]]),
-        ways=ways(spec, *rows, cpus),
-        repeats=repeats or REPEATS,
-        time_limit=SECONDS if time_limit is None and repeats is None and short else time_limit,
-        source=source_of(spec.recipe),
-        versions=versions(),
-    )
-
-
-def _resumed(context: typer.Context, folder: Path, repeats: int | None, time_limit: float | None) -> ComparisonPlan:
+def _resumed(
+    context: typer.Context, folder: Path, recipe: str | None, repeats: int | None, time_limit: float | None
+) -> ComparisonPlan:
     from msgspec.structs import replace
 
     from lockstep.comparison.plan import read_plan, write_plan
@@ -136,45 +112,19 @@ def _resumed(context: typer.Context, folder: Path, repeats: int | None, time_lim
     extra = [name.replace("_", "-") for name in typed if name not in GOES_ON]
     if extra:
         raise BadInput(f"--resume takes everything from {folder}: leave out {', '.join(extra)}")
-    plan = read_plan(folder)
+    plan = read_plan(folder, recipe)
     plan = replace(plan, repeats=repeats or plan.repeats, time_limit=time_limit or plan.time_limit)
     write_plan(folder, plan)
     return plan
 
 
-def _strategies(text: str | None, peers: bool) -> list[str]:
-    from lockstep.registry import PEERS, STRATEGIES, describe
-
-    names = STRATEGIES.names() if text is None else [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise BadInput("--strategies is empty: give at least one, e.g. --strategies single,torch-ddp")
-    for name in names:
-        describe(name)
-    return names + [name for name in PEERS.names() if peers and name not in names]
-
-
-def _numbers(option: str, text: str) -> list[int]:
-    """Return the numbers of an option that takes several, ascending."""
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise BadInput(f"{option} {text}: numbers separated by commas are needed, e.g. 2 or 1,2,4") from None
-    if min(numbers) < 1:
-        raise BadInput(f"{option} {text}: at least 1 is needed")
-    return sorted(set(numbers))
-
-
 def _show(plan: ComparisonPlan, ran: Ran, folder: Path, *, json: bool, per_rank: bool, tensorboard: bool) -> Comparison:
     """Judge, write the report's files, and print."""
-    from lockstep.report.compare import heading, judge
+    from lockstep.comparison.new_plan import judged
     from lockstep.report.files import json_text, write_all
-    from lockstep.report.wording import Setting, written
+    from lockstep.report.wording import written
 
-    settings: dict[str, Setting] = {"command": plan.command, "repeats": plan.repeats}
-    settings["order"] = "interleaved, shuffled in every repeat"
-    if ran.stopped:
-        settings["stopped"] = ran.stopped
-    comparison = judge(heading(plan.title, ran.ways), ran.ways, settings=settings)
+    comparison = judged(plan, ran)
     made = write_all(comparison, folder, tensorboard=tensorboard)
     if json:
         typer.echo(json_text({"out": written(folder), **comparison.as_json()}, indent=1), nl=False)

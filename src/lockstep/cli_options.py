@@ -13,16 +13,32 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from lockstep.cli_help import example_lines
+from lockstep.errors import BadInput
 from lockstep.recipe import BUILT_IN
 from lockstep.registry.base import Description
 from lockstep.settings import Option, option_of
 from lockstep.train.spec import DEFAULT_RECIPE, RunSpec
+from lockstep.train.spec import stem as stem
 
+Nodes = Annotated[int | None, typer.Option(help="srun: over how many nodes.")]
+LauncherArgs = Annotated[str, typer.Option(help='More arguments for srun or mpirun, e.g. "--partition=ml".')]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Out = Annotated[Path | None, typer.Option(help="Folder to make for the results.", show_default="runs/...")]
 LAUNCHERS, STRATEGIES, PEERS = "{launchers}", "{strategies}", "{peers}"
 """In a help text: the names in a registry, put in by `ListingCommand`."""
 Launcher = Annotated[str, typer.Option(help=f"{LAUNCHERS}.")]
+
+
+def listing_names() -> dict[str, list[str]]:
+    """Return what the markers in a help text stand for."""
+    from lockstep import registry
+
+    return {
+        LAUNCHERS: registry.LAUNCHERS.names(),
+        STRATEGIES: [*registry.STRATEGIES.names(), *registry.PEERS.names()],
+        PEERS: registry.PEERS.names(),
+    }
 
 
 class ListingCommand(TyperCommand):
@@ -32,11 +48,7 @@ class ListingCommand(TyperCommand):
         """Put the names into the help texts of the options."""
         from lockstep import registry
 
-        names = {
-            LAUNCHERS: registry.LAUNCHERS.names(),
-            STRATEGIES: [*registry.STRATEGIES.names(), *registry.PEERS.names()],
-            PEERS: registry.PEERS.names(),
-        }
+        names = listing_names()
         every: dict[str, tuple[str, Sequence[Description]]] = {
             LAUNCHERS: ("Launchers", registry.LAUNCHERS.all()),
             STRATEGIES: ("Strategies", [*registry.STRATEGIES.all(), *registry.PEERS.all()]),
@@ -53,6 +65,7 @@ class ListingCommand(TyperCommand):
         super().format_help(ctx, formatter)
         for title, descriptions in asked.items():
             formatter.write(described_lines(title, descriptions))
+        formatter.write(example_lines(ctx.info_name))
 
 
 def described_lines(title: str, descriptions: Sequence[Description]) -> str:
@@ -149,6 +162,12 @@ def with_threads(given: Given, local_size: int) -> Given:
     return {**given, "threads": read_threads(given["threads"], usable_cpus(), local_size)}
 
 
-def stem(recipe: str) -> str:
-    """Return a recipe's name, for folders and titles."""
-    return Path(recipe.partition(":")[0]).stem
+def numbers(option: str, text: str) -> list[int]:
+    """Return the numbers of an option that takes several, ascending."""
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BadInput(f"{option} {text}: numbers separated by commas are needed, e.g. 2 or 1,2,4") from None
+    if min(counts) < 1:
+        raise BadInput(f"{option} {text}: at least 1 is needed")
+    return sorted(set(counts))

@@ -11,19 +11,22 @@ from lockstep.errors import BadInput
 from lockstep.registry import LAUNCHERS, PEERS, STRATEGIES, Description, Registry
 from lockstep.train.spec import versions
 from lockstep.world.detect import conflicts, detect
-from lockstep.world.resources import choose_device, choose_threads, usable_cpus
+from lockstep.world.resources import choose_threads, usable_cpus
+from lockstep.world.worker_device import VISIBLE, choose_device
 
 _REGISTRIES: tuple[Registry[Any], ...] = (STRATEGIES, PEERS, LAUNCHERS)
 
 
-def examine(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def examine(env: Mapping[str, str] = os.environ, device_asked: str = "auto") -> dict[str, Any]:
     """Return the decision and its reasons; an environment that cannot work is an error here as in `join`."""
     place = detect(env)
     cpus = usable_cpus()
     threads, why = choose_threads(env)
     try:
-        device: str = choose_device("auto", place)
+        device: str = choose_device(device_asked, place, own=True)
     except BadInput as error:
+        if device_asked != "auto":
+            raise
         device = f"none: {error}"
     return {
         "started_by": place.launcher,
@@ -37,6 +40,8 @@ def examine(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "nodes": place.nodes,
         "rendezvous": _meeting(place.rendezvous, place.head, place.port, place.size),
         "device": device,
+        "devices": devices_here(),
+        "hidden_devices": {name: env[name] for name in VISIBLE if name in env},
         "threads": threads,
         "threads_because": why,
         "usable_cpus": cpus,
@@ -62,6 +67,18 @@ def _backend(device: str) -> str:
     import torch.distributed as dist
 
     return str(dist.get_default_backend_for_device(device.partition(":")[0]))
+
+
+def devices_here() -> list[str]:
+    """Return the accelerators that this process sees: name, memory."""
+    import torch
+
+    if not torch.accelerator.is_available():
+        return []
+    kind = str(torch.accelerator.current_accelerator())
+    module = torch.get_device_module(kind)
+    name_of = getattr(module, "get_device_name", lambda _: "no name")
+    return [f"{kind}:{index} {name_of(index)}" for index in range(torch.accelerator.device_count())]
 
 
 def usable(descriptions: Sequence[Description]) -> dict[str, str]:

@@ -1,7 +1,25 @@
 """The errors of Lockstep, by who has to act on them."""
 
+PROCESS_GONE = (
+    "a process that this command started ended before it could answer; what it printed last says why. Where memory is "
+    "limited (`ulimit -v`), allow more"
+)
+"""What to say where a pipe to a process is closed, and nothing else is known."""
 
-class LockstepError(Exception):
+
+class ShortTraceback(BaseException):
+    """An error whose text says all: a notebook shows the reader's own lines and the message, and no more."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in place of a traceback."""
+        import traceback
+
+        frames = traceback.extract_tb(self.__traceback__)
+        own = [frame for frame in frames if not {"lockstep", "IPython"} & set(frame.filename.split("/"))]
+        return ["".join([*traceback.format_list(own), f"{type(self).__name__}: {self}"])]
+
+
+class LockstepError(ShortTraceback, Exception):
     """Any error that Lockstep raises on purpose; its text says what was found, what was expected, and what to do."""
 
     exit_code = 1
@@ -32,10 +50,15 @@ class Mismatch(LockstepError, RuntimeError):
     """The ranks called different collectives; the text names the ranks and their calls."""
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(ShortTraceback, KeyboardInterrupt):
     """Ctrl-C while a run was started or under way; the text says where it stopped and how to go on."""
 
     exit_code = 130
+
+
+def printable(text: str, most: int = 200) -> str:
+    """Return a name from a file as a line can show it: as it is, or with its odd characters written out."""
+    return text if text.isprintable() and len(text) <= most else f"{text!r:.{most}}"
 
 
 def nearest(name: str, known: list[str]) -> str:

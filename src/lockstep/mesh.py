@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from lockstep.comm.group import Group
-from lockstep.errors import BadInput
+from lockstep.lanes.schedule import check_stages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,18 +79,6 @@ class Mesh:
             everyone=everyone,
             across_replicas=everyone if stages == 1 else _group(columns, world, alone),
             across_stages=everyone if replicas == 1 else _group(rows, world, alone),
-        )
-
-
-def check_stages(workers: int, stages: int) -> None:
-    """Refuse a number of stages that does not divide the workers."""
-    if stages < 1:
-        raise BadInput(f"stages={stages}: at least 1 is needed")
-    if workers % stages:
-        fitting = [str(n) for n in range(1, workers + 1) if workers % n == 0]
-        raise BadInput(
-            f"{workers} workers cannot be divided into replicas of {stages} stages: use {', '.join(fitting)} stages, "
-            f"or {-(-workers // stages) * stages} workers"
         )
 
 

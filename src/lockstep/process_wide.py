@@ -18,6 +18,8 @@ EFFECTS: Final = {
     "shm": "`import lockstep` registers the backend `shm` with torch.distributed, by an import hook if it comes first",
     "threads": "`join()` sets torch's number of threads (1, if nothing else is given)",
     "interface": "`join()` sets GLOO_SOCKET_IFNAME, if it is not set and the backend is gloo",
+    "determinism": "a step of an exact strategy asks torch for deterministic kernels, on accelerators and on several "
+    "threads, and then puts it back",
     "malloc": "a `Trainer` has glibc keep freed memory for the next step",
 }
 """What can be left alone: its name in the variable, and what it is."""

@@ -59,6 +59,13 @@ class Settings:
     cut: Annotated[
         str, Option(help="Where: auto, or the first layer of each stage but the first, by number or name, 3,7.")
     ] = "auto"
+    stage_memory: Annotated[
+        str | None,
+        Option(
+            help="The most memory of a stage, e.g. 2GiB: weights, gradients, optimizer state, activations.",
+            default="no limit",
+        ),
+    ] = None
     pipeline_schedule: Annotated[str, Option(help="Order of lanes in a pipeline: 1f1b or fill-drain.")] = "1f1b"
     seed: Annotated[int | None, Option(help="Of weights, order and dropout.", default="the recipe's", bits=True)] = None
     sync_batchnorm: Annotated[

@@ -19,6 +19,7 @@ from lockstep.data.loader import fetch
 from lockstep.recipe import load
 from lockstep.recipes import bytes as bytes_
 from lockstep.recipes import cifar100, mlp
+from tests.devices import KIND, backend_of, device_of
 
 LANES, GLOBAL_BATCH, SAMPLES, EPOCHS = 8, 32, 100, 2
 
@@ -50,7 +51,7 @@ def weighted(model: nn.Module, batch: list[Tensor]) -> Loss:
 
 
 def in_bfloat16(model: nn.Module, batch: list[Tensor]) -> Tensor:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(KIND, dtype=torch.bfloat16):
         return mean(model, batch)
 
 
@@ -300,7 +301,7 @@ def make(name: str, strategy: str, world: World, workers: int, exact: bool = Tru
         schedule=case.schedule,
         exact=exact,
         layers=case.layers,
-        example=lambda: fetch(case.data(), [0, 1, 2, 3]),
+        example=lambda: fetch(case.data(), list(range(case.global_batch // LANES))),
         **options,
     )
 
@@ -336,9 +337,9 @@ def world_of(rank: int, size: int, backend: str, hosts: list[int]) -> World:
         node=node,
         nodes=len(hosts),
         host=f"host {node}",
-        device="cpu",
+        device=device_of(rank - sum(hosts[:node])),
         threads=1,
-        backend=backend,
+        backend=backend_of(backend),
         launcher="test",
     )
 

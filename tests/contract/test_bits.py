@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 
-from lockstep import Trainer, World
+from lockstep import Trainer
 from lockstep.errors import BadInput
 from lockstep.strategies.ddp import strategy as ddp
-from tests.contract.lane_cases import CASES, data, mean, net, sgd, train, train_here, world_of
+from tests.contract.lane_cases import CASES, data, make, mean, net, sgd, train, train_here, world_of
+from tests.devices import COLLECTIVES, alone, here, only_cpu
 from tests.ranks import Ranks
 
 
@@ -19,7 +22,7 @@ from tests.ranks import Ranks
 def reference(name: str) -> tuple[str, tuple[float, ...]]:
     """What `single` gives: all eight lanes on one worker."""
     torch.set_num_threads(1)
-    digest, losses = train(name, "single", World.alone(threads=1), 1)
+    digest, losses = train(name, "single", alone(), 1)
     return digest, tuple(losses)
 
 
@@ -32,20 +35,25 @@ GROUPS = {
     "shm-8": ("shm", [8]),
     "gloo-2": ("gloo", [2]),
     "gloo-3": ("gloo", [3]),
+    "hosts-1+1": ("gloo", [1, 1]),
     "hosts-2+2": ("gloo", [2, 2]),
     "hosts-1+2": ("gloo", [1, 2]),
     "hosts-4+4": ("gloo", [4, 4]),
 }
+ON_DEVICES = {"pccl-2": ("pccl", [2]), "pccl-3": ("pccl", [3])}
+MANY = ["sgd", "adamw", "clipped groups", "schedule", "bfloat16", "in pieces", "now and then", "whole tensors", "woven"]
+NAMES = here(list(CASES), [*MANY, "two dtypes", "cifar100", "mlp", "bytes"])
+WORKERS = here([1, 2, 3, 4, 8], [2, 3, 4])
 
 
-@pytest.fixture(scope="module", params=list(GROUPS.values()), ids=list(GROUPS))
+@pytest.fixture(scope="module", params=list(here(GROUPS, ON_DEVICES).values()), ids=list(here(GROUPS, ON_DEVICES)))
 def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
     backend, hosts = request.param
     with Ranks(sum(hosts), backend) as started:
         yield started, hosts
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_processes(name: str, group: tuple[Ranks, list[int]]) -> None:
     ranks, hosts = group
     digest, losses = reference(name)
@@ -67,17 +75,49 @@ def refused_by_one_host(rank: int, size: int, hosts: list[int]) -> str:
     return trainer.strategy.how().exchange
 
 
+def started_here(rank: int, size: int) -> tuple[list[tuple[int, bool]], float]:
+    """Return the sections that left in the second step, and whether backward was under way; and what was hidden."""
+    trainer = make("mlp", "ddp", world_of(rank, size, COLLECTIVES, [size]), size)
+    worker, begun = trainer.strategy.worker, []  # type: ignore[attr-defined]
+    start = worker.exchange.start
+
+    def noted(partials: list[torch.Tensor], part: range) -> Any:
+        section = (
+            next(one for one, own in enumerate(worker._partials) if own is partials) if partials[0].numel() else -1
+        )
+        begun.append((section, worker.flat.complete is not None))
+        return start(partials, part)
+
+    worker.exchange.start = noted
+    hidden = 0.0
+    for batch in itertools.islice(trainer.batches(CASES["mlp"].data(), global_batch=16), 2):
+        begun.clear()
+        hidden = trainer.step(batch).hidden
+    return begun, hidden
+
+
+def test_sums_leave_during_backward_in_one_order() -> None:
+    """Over collectives: as NCCL needs it, and before the step knows of all gradients."""
+    with Ranks(2, COLLECTIVES) as ranks:
+        (first, hidden), (second, _) = ranks.run(started_here)
+    assert first == second
+    assert sorted(section for section, _ in first) == list(range(len(first)))
+    assert [during for _, during in first].count(True) >= len(first) - 1 > 1, "all but the small ones"
+    assert hidden > 0.0
+
+
+@only_cpu
 def test_a_host_that_refuses_an_arena_is_heard_of_on_all() -> None:
     with Ranks(3, "gloo") as ranks:
         said = ranks.run(refused_by_one_host, [1, 2])
     assert said == ["collectives over gloo (no arena: only 3.0 MiB may still be taken)"] * 3
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_threads(name: str, workers: int) -> None:
     digest, losses = reference(name)
-    assert train(name, "dp", World.alone(threads=1), workers) == (digest, list(losses))
+    assert train(name, "dp", alone(), workers) == (digest, list(losses))
 
 
 @pytest.mark.parametrize("name", ["tokens", "whole tensors", "now and then", "in pieces"])
@@ -86,7 +126,7 @@ def test_an_inexact_sum_is_near_and_the_same_on_as_many_workers(name: str, group
     ranks, hosts = group
     digest, losses = reference(name)
     found = ranks.run(train_here, name, ranks.backend, hosts, False)
-    threads = train(name, "dp", World.alone(threads=1), ranks.size, exact=False)
+    threads = train(name, "dp", alone(), ranks.size, exact=False)
     assert found == [threads] * ranks.size
     assert threads[1] == pytest.approx(losses, rel=1e-3)
     # Two lanes are added up alike with and without a tree, so W = 4 of V = 8 is exact as well.
@@ -96,13 +136,13 @@ def test_an_inexact_sum_is_near_and_the_same_on_as_many_workers(name: str, group
 @pytest.mark.parametrize("name", ["sgd", "cifar100"])
 def test_ddp_alone(name: str) -> None:
     digest, losses = reference(name)
-    assert train(name, "ddp", World.alone(threads=1), 1) == (digest, list(losses))
+    assert train(name, "ddp", alone(), 1) == (digest, list(losses))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_again(name: str) -> None:
     digest, losses = reference(name)
-    assert train(name, "single", World.alone(threads=1), 1) == (digest, list(losses))
+    assert train(name, "single", alone(), 1) == (digest, list(losses))
 
 
 def test_the_cases_differ() -> None:
@@ -113,7 +153,7 @@ def test_the_cases_differ() -> None:
 def test_another_seed_gives_other_bits() -> None:
     digests = set()
     for seed in (0, 1):
-        trainer = Trainer(World.alone(threads=1), net, sgd(), mean, lanes=8, seed=seed)
+        trainer = Trainer(alone(), net, sgd(), mean, lanes=8, seed=seed)
         trainer.step(next(trainer.batches(data(), global_batch=32)))
         digests.add(trainer.digest())
     assert len(digests) == 2

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lockstep import World
 from tests.contract.lane_cases import CASES, go_on, make, train, world_of
+from tests.devices import alone, here
 from tests.ranks import Ranks
 
 NAMES = ["sgd", "amsgrad", "clipped groups", "schedule", "unused", "two dtypes", "whole tensors"]
@@ -24,7 +24,7 @@ def one_thread() -> None:
 
 @cache
 def reference(name: str) -> str:
-    return train(name, "single", World.alone(threads=1), 1)[0]
+    return train(name, "single", alone(), 1)[0]
 
 
 def through(rank: int, size: int, name: str, backend: str, hosts: list[int], files: list[Path]) -> tuple[str, str, str]:
@@ -49,7 +49,10 @@ GROUPS = {
 }
 
 
-@pytest.fixture(scope="module", params=list(GROUPS.values()), ids=list(GROUPS))
+ON_DEVICES = {"pccl-3": ("pccl", [3])}
+
+
+@pytest.fixture(scope="module", params=list(here(GROUPS, ON_DEVICES).values()), ids=list(here(GROUPS, ON_DEVICES)))
 def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
     backend, hosts = request.param
     with Ranks(sum(hosts), backend) as started:
@@ -60,14 +63,14 @@ def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
 def test_single_then_processes_then_threads(name: str, group: tuple[Ranks, list[int]], tmp_path: Path) -> None:
     ranks, hosts = group
     files = [tmp_path / "one.safetensors", tmp_path / "two.safetensors"]
-    one = make(name, "single", World.alone(threads=1), 1)
+    one = make(name, "single", alone(), 1)
     go_on(one, 3)
     one.save(files[0])
     begun = one.digest()
     digests = ranks.run(through, name, ranks.backend, hosts, files)
     middle = digests[0][1]
     assert set(digests) == {(begun, middle, reference(name))}
-    two = make(name, "dp", World.alone(threads=1), 3)
+    two = make(name, "dp", alone(), 3)
     two.load(files[1])
     assert (two.digest(), two.steps, two.epoch, two.epoch_step) == (middle, 5, 1, 1)
     go_on(two)
@@ -79,11 +82,11 @@ def test_single_then_processes_then_threads(name: str, group: tuple[Ranks, list[
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.epochs == 2])
 def test_threads_then_single(name: str, stop: int, tmp_path: Path) -> None:
     """Before the first step, within an epoch, between two, and after the last."""
-    one = make(name, "dp", World.alone(threads=1), 2)
+    one = make(name, "dp", alone(), 2)
     if stop:
         go_on(one, stop)
     one.save(tmp_path / "one.safetensors")
-    two = make(name, "single", World.alone(threads=1), 1)
+    two = make(name, "single", alone(), 1)
     two.load(tmp_path / "one.safetensors")
     assert two.digest() == one.digest()
     assert len(go_on(two)) == 2 * EPOCH_STEPS - stop
@@ -108,14 +111,14 @@ def stock(rank: int, size: int, name: str, backend: str, files: list[Path]) -> t
 @pytest.mark.parametrize("name", ["sgd", "clipped groups", "schedule", "whole tensors"])
 def test_the_stock_strategy(name: str, tmp_path: Path, pair: Ranks) -> None:
     files = [tmp_path / "one.safetensors", tmp_path / "two.safetensors"]
-    one = make(name, "single", World.alone(threads=1), 1)
+    one = make(name, "single", alone(), 1)
     go_on(one, 3)
     one.save(files[0])
     digests = pair.run(stock, name, pair.backend, files)
     assert {first for first, _, _ in digests} == {one.digest()}
     _, whole, again = digests[0]
     assert whole == again
-    back = make(name, "single", World.alone(threads=1), 1)
+    back = make(name, "single", alone(), 1)
     back.load(files[1])
     assert back.steps == 5
     go_on(back)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -10,8 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep import Trainer, World
-from tests.contract.lane_cases import CASES, data, go_on, make, mean, sgd, train, world_of
+from lockstep import Trainer
+from lockstep.lanes.schedule import owned_lanes
+from lockstep.stages.actions import lane_order, stage_actions
+from lockstep.train.steps import joined
+from tests.contract.lane_cases import CASES, LANES, data, go_on, make, mean, sgd, train, world_of
+from tests.devices import alone, here
 from tests.ranks import Ranks
 
 NAMES = [
@@ -27,6 +32,7 @@ NAMES = [
     "bytes",
 ]
 GROUPS = {"shm-2": ("shm", 2), "shm-3": ("shm", 3), "shm-4": ("shm", 4), "gloo-2": ("gloo", 2), "gloo-4": ("gloo", 4)}
+ON_DEVICES = {"pccl-2": ("pccl", 2), "pccl-4": ("pccl", 4)}
 LAYERS: dict[str, Any] = {"strategy": "layers"}
 STREAMED: dict[str, Any] = {"strategy": "pipeline"}
 FILLED: dict[str, Any] = {"strategy": "pipeline", "pipeline_schedule": "fill-drain"}
@@ -35,11 +41,11 @@ FILLED: dict[str, Any] = {"strategy": "pipeline", "pipeline_schedule": "fill-dra
 @cache
 def reference(name: str) -> tuple[str, tuple[float, ...]]:
     torch.set_num_threads(1)
-    digest, losses = train(name, "single", World.alone(threads=1), 1)
+    digest, losses = train(name, "single", alone(), 1)
     return digest, tuple(losses)
 
 
-@pytest.fixture(scope="module", params=list(GROUPS.values()), ids=list(GROUPS))
+@pytest.fixture(scope="module", params=list(here(GROUPS, ON_DEVICES).values()), ids=list(here(GROUPS, ON_DEVICES)))
 def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     backend, size = request.param
     with Ranks(size, backend) as started:
@@ -97,13 +103,34 @@ def through(
 )
 def test_saved_in_one_resumed_in_another(name: str, options: list[dict[str, Any]], tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    trainer = make(name, "single", World.alone(threads=1), 1)
+    trainer = make(name, "single", alone(), 1)
     go_on(trainer, 2, name=name)
     files = [tmp_path / "first.safetensors", tmp_path / "second.safetensors"]
     trainer.save(files[0])
     with Ranks(2, "shm") as ranks:
         came = ranks.run(through, name, options, files)
     assert came == [(trainer.digest(), reference(name)[0], ["param_groups", "state"])] * 2
+
+
+def recorded_here(rank: int, size: int, backend: str, options: dict[str, Any]) -> list[tuple[int, str]]:
+    """Return the lanes and parts that a step records on this rank, in order; waiting left out."""
+    trainer = make("chain", world=world_of(rank, size, backend, [size]), workers=size, **options)
+    batch = next(trainer.batches(CASES["chain"].data(), global_batch=CASES["chain"].global_batch))
+    spans = joined(trainer.step(batch).spans)
+    return [(lane, name) for name, _, _, lane in spans if lane is not None and name in ("forward", "backward")]
+
+
+def test_what_a_step_records_is_the_schedule(ranks: Ranks) -> None:
+    """Each rank's lanes, in the order that the schedule gives its stage."""
+    for options in ways(ranks.size):
+        stages = options.get("stages", ranks.size)
+        replicas = ranks.size // stages
+        order = lane_order(options["strategy"], options.get("pipeline_schedule", "1f1b"))
+        for rank, came in enumerate(ranks.run(recorded_here, ranks.backend, options)):
+            own = owned_lanes(LANES, replicas, rank // stages)
+            actions = stage_actions(order, stages, rank % stages, len(own))
+            wanted = [(own[one.lane], "forward" if one.forward else "backward") for one in actions]
+            assert [key for key, _ in itertools.groupby(came)] == wanted, (options, rank)
 
 
 def evaluated(rank: int, size: int, options: dict[str, Any]) -> dict[str, float]:
@@ -114,9 +141,9 @@ def evaluated(rank: int, size: int, options: dict[str, Any]) -> dict[str, float]
 
 def test_evaluation_on_every_rank() -> None:
     torch.set_num_threads(1)
-    alone = make("woven", "single", World.alone(threads=1), 1)
-    go_on(alone, 1, name="woven")
-    wanted = alone.evaluate(lambda model, batch: {"loss": mean(model, batch)}, data(), batch=7)
+    plain = make("woven", "single", alone(), 1)
+    go_on(plain, 1, name="woven")
+    wanted = plain.evaluate(lambda model, batch: {"loss": mean(model, batch)}, data(), batch=7)
     with Ranks(4, "shm") as ranks:
         assert ranks.run(evaluated, STREAMED) == [wanted] * 4
         assert ranks.run(evaluated, {**STREAMED, "stages": 2}) == [wanted] * 4
@@ -130,13 +157,13 @@ def plain_state(rank: int, size: int) -> dict[str, torch.Tensor]:
 
 def test_the_plain_model_comes_back_whole() -> None:
     torch.set_num_threads(1)
-    alone = make("woven", "single", World.alone(threads=1), 1)
-    go_on(alone, 1, name="woven")
-    wanted = alone.model.state_dict()
+    plain = make("woven", "single", alone(), 1)
+    go_on(plain, 1, name="woven")
+    wanted = plain.model.state_dict()
     with Ranks(3, "shm") as ranks:
         for state in ranks.run(plain_state):
             assert list(state) == list(wanted)
-            assert all(torch.equal(state[name], value) for name, value in wanted.items())
+            assert all(torch.equal(state[name], value.cpu()) for name, value in wanted.items())
 
 
 def parameters_here(rank: int, size: int) -> list[str]:

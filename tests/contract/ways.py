@@ -88,7 +88,9 @@ def _together(processes: list[subprocess.Popen[str]]) -> Done:
 
 
 TORCHRUN = ("torchrun, typed", str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "WORKERS")
-LAUNCHED = ["spawn", "torchrun", "srun", "srun over nodes", "openmpi", "mpich"]
+HERE = ["spawn, here", "torchrun, here", "srun", "openmpi", "mpich"]
+"""Every launcher that starts several workers, from this process."""
+LAUNCHED = ["spawn, here", "torchrun", "srun", "srun over nodes", "openmpi", "mpich"]
 TYPED = [
     "by hand, tcp",
     "by hand, file",
@@ -101,8 +103,8 @@ TYPED = [
 SYSTEM = ("srun", "openmpi", "mpich")
 
 
-def params(names: Sequence[str | tuple[str, int]]) -> list[object]:
-    """Return pytest parameters (a way, or a way and a number of workers), marked where a service is needed."""
+def params(names: Sequence[str | tuple[str, int | str]]) -> list[object]:
+    """Return pytest parameters (a way, or a way and what else a case has), marked where a service is needed."""
     rows = [name if isinstance(name, tuple) else (name,) for name in names]
     return [pytest.param(*row, marks=[pytest.mark.system] if row[0].startswith(SYSTEM) else []) for row in rows]
 
@@ -129,6 +131,8 @@ def make(name: str, request: pytest.FixtureRequest, cwd: Path) -> tuple[Way, Mar
         marked = Marked()
         marked.env["PATH"] = f"{folder}:{marked.env['PATH']}"
         return from_here(request, "mpirun"), marked
+    if name.endswith(", here"):
+        return from_here(request, kind), Marked()
     plain = {
         "inline": by_launcher("inline"),
         "spawn": by_launcher("spawn"),

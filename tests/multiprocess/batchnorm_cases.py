@@ -14,9 +14,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.nn import SyncBatchNorm
+from tests.devices import COLLECTIVES, here, own_device
 
 Arrays = dict[str, Any]
-BACKENDS = ("gloo", "shm")
+BACKENDS = here(("gloo", "shm"), (COLLECTIVES,))
 LOCAL = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -60,18 +61,23 @@ class Case:
         return x, grad
 
 
-def walk(layer: nn.Module, case: Case, span: slice, autocast: torch.dtype | None = None) -> Arrays:
+def arrays(tensors: dict[str, Any]) -> Arrays:
+    return {name: cast(Tensor, value).detach().cpu().double().numpy() for name, value in tensors.items()}
+
+
+def walk(layer: nn.Module, case: Case, span: slice, autocast: torch.dtype | None = None, device: str = "cpu") -> Arrays:
     """Run some steps over a part of the batch; return the last step's results and the layer's state."""
+    layer.to(device)
     for step in range(case.steps):
-        x, grad = case.batch(step)
-        x, grad = x[span].detach().requires_grad_(), grad[span]
+        x, grad = (one[span].to(device) for one in case.batch(step))
+        x = x.detach().requires_grad_()
         layer.zero_grad()
-        with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
+        kind = torch.device(device).type
+        with torch.autocast(kind, autocast or torch.bfloat16, enabled=autocast is not None):
             y = layer(x if autocast is None else x.to(autocast))
         torch.autograd.backward(y, grad.to(y.dtype))
     found = {"output": y, "input.grad": x.grad, **dict(layer.named_buffers())}
-    found |= {f"{name}.grad": parameter.grad for name, parameter in layer.named_parameters()}
-    return {name: cast(Tensor, value).detach().double().numpy() for name, value in found.items()}
+    return arrays(found | {f"{name}.grad": parameter.grad for name, parameter in layer.named_parameters()})
 
 
 def whole(case: Case, autocast: torch.dtype | None = None) -> Arrays:
@@ -92,7 +98,7 @@ def within(rank: int, size: int, backend: str, count: int, function: Callable[..
 def part(group: dist.ProcessGroup, case: Case, autocast: torch.dtype | None = None) -> Arrays:
     """Return what this rank's share gives."""
     layer = SyncBatchNorm.convert_sync_batchnorm(case.layer(), group)
-    return walk(layer, case, case.span(group.rank()), autocast)
+    return walk(layer, case, case.span(group.rank()), autocast, own_device())
 
 
 def together(parts: list[Arrays]) -> Arrays:
@@ -139,23 +145,23 @@ class Everyone(torch.autograd.Function):
 
 
 def check_gradients(group: dist.ProcessGroup, case: Case) -> bool:
-    layer = cast(SyncBatchNorm, SyncBatchNorm.convert_sync_batchnorm(case.layer(), group))
-    x = case.batch(0)[0].requires_grad_()
+    layer = cast(SyncBatchNorm, SyncBatchNorm.convert_sync_batchnorm(case.layer(), group).to(own_device()))
+    x = case.batch(0)[0].to(own_device()).requires_grad_()
     weight, bias = (parameter.detach().clone().requires_grad_() for parameter in (layer.weight, layer.bias))
     run: Callable[..., Tensor] = Everyone.apply
     return torch.autograd.gradcheck(lambda *leaves: run(*leaves, layer, case), (x, weight, bias), fast_mode=False)
 
 
 def one_evaluates(group: dist.ProcessGroup, odd: int) -> None:
-    layer = SyncBatchNorm(4, group=group)
+    layer = SyncBatchNorm(4, group=group, device=own_device())
     layer.train(group.rank() != odd)
-    layer(torch.randn(3, 4))
+    layer(torch.randn(3, 4, device=own_device()))
 
 
 def frozen(group: dist.ProcessGroup) -> list[float]:
     """Train with a layer in evaluation mode on every rank, then evaluate on one rank alone."""
-    layer = SyncBatchNorm(4, group=group).eval()
-    x = torch.ones(2, 4, requires_grad=True)
+    layer = SyncBatchNorm(4, group=group, device=own_device()).eval()
+    x = torch.ones(2, 4, requires_grad=True, device=own_device())
     for _ in range(3):
         torch.autograd.backward(layer(x).sum())
     layer.eval()
@@ -167,10 +173,10 @@ def frozen(group: dist.ProcessGroup) -> list[float]:
 
 def graphs(group: dist.ProcessGroup) -> list[bool]:
     """Two forwards before their backwards, and a backward walked twice, give what they give one by one."""
-    layer = SyncBatchNorm(3, group=group)
+    layer = SyncBatchNorm(3, group=group, device=own_device())
     generator = torch.Generator().manual_seed(group.rank())
-    inputs = [torch.randn(4, 3, 5, generator=generator, requires_grad=True) for _ in range(2)]
-    weights = torch.randn(4, 3, 5, generator=generator)
+    inputs = [torch.randn(4, 3, 5, generator=generator).to(own_device()).requires_grad_() for _ in range(2)]
+    weights = torch.randn(4, 3, 5, generator=generator).to(own_device())
     alone = [torch.autograd.grad((layer(x) * weights).sum(), x)[0] for x in inputs]
     losses = [(layer(x) * weights).sum() for x in inputs]
     first = [torch.autograd.grad(loss, x, retain_graph=True)[0] for loss, x in zip(losses, inputs, strict=True)]
@@ -179,12 +185,12 @@ def graphs(group: dist.ProcessGroup) -> list[bool]:
 
 
 def twice_differentiated(group: dist.ProcessGroup) -> None:
-    x = torch.randn(4, 3, requires_grad=True)
-    torch.autograd.grad(SyncBatchNorm(3, group=group)(x).square().sum(), x, create_graph=True)
+    x = torch.randn(4, 3, requires_grad=True, device=own_device())
+    torch.autograd.grad(SyncBatchNorm(3, group=group, device=own_device())(x).square().sum(), x, create_graph=True)
 
 
 def wrong_shape(group: dist.ProcessGroup, shape: tuple[int, ...]) -> None:
-    SyncBatchNorm(3, group=group)(torch.zeros(shape))
+    SyncBatchNorm(3, group=group, device=own_device())(torch.zeros(shape, device=own_device()))
 
 
 def silent(group: dist.ProcessGroup, case: Case, quiet: int) -> Arrays:
@@ -193,17 +199,17 @@ def silent(group: dist.ProcessGroup, case: Case, quiet: int) -> Arrays:
 
     layer = SyncBatchNorm.convert_sync_batchnorm(case.layer(), group)
     if group.rank() != quiet:
-        return walk(layer, case, case.span(group.rank()))
-    x = torch.full((1, *case.rest), 1e3, requires_grad=True)
+        return walk(layer, case, case.span(group.rank()), device=own_device())
+    layer.to(own_device())
+    x = torch.full((1, *case.rest), 1e3, requires_grad=True, device=own_device())
     with without_samples(layer):
         y = layer(x)
     torch.autograd.backward(y, torch.zeros_like(y))
     assert layer.training
     empty = {"output": np.zeros((0, *case.rest)), "input.grad": np.zeros((0, *case.rest))}
     assert not cast(Tensor, x.grad).any()
-    found = {name: buffer.double().numpy() for name, buffer in layer.named_buffers()}
-    gradients = {f"{n}.grad": cast(Tensor, p.grad).double().numpy() for n, p in layer.named_parameters()}
-    return empty | found | gradients
+    gradients = {f"{n}.grad": p.grad for n, p in layer.named_parameters()}
+    return empty | arrays(dict(layer.named_buffers()) | gradients)
 
 
 def under_torch_ddp(group: dist.ProcessGroup, shared: bool) -> Arrays:
@@ -213,7 +219,8 @@ def under_torch_ddp(group: dist.ProcessGroup, shared: bool) -> Arrays:
     x, target = torch.randn(6, 2, 5, 5), torch.randn(6, 3)
     plain(x)
     cast(_BatchNorm, plain[1]).reset_running_stats()
-    model: nn.Module = plain
+    model: nn.Module = plain.to(own_device())
+    x, target = x.to(own_device()), target.to(own_device())
     if shared:
         model = DistributedDataParallel(SyncBatchNorm.convert_sync_batchnorm(model, group), process_group=group)
         size = 6 // group.size()
@@ -224,4 +231,4 @@ def under_torch_ddp(group: dist.ProcessGroup, shared: bool) -> Arrays:
         optimizer.zero_grad()
         torch.autograd.backward((model(x) - target).square().mean())
         optimizer.step()
-    return {name.removeprefix("module."): value.double().numpy() for name, value in model.state_dict().items()}
+    return arrays({name.removeprefix("module."): value for name, value in model.state_dict().items()})

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from lockstep.nn import DistributedDataParallel as OurDDP
+from tests.devices import own_device
 
 Numbers = list[float]
 WIDTH = 12
@@ -29,6 +30,7 @@ class Net(nn.Module):
         self.again.weight = self.middle.weight
         self.last = nn.Linear(200, 3)
         self.spare = nn.Linear(200, 3)
+        self.to(own_device())
 
     def forward(self, x: Tensor, spare: bool | None = None) -> Tensor:
         """Use both last layers, or one of them."""
@@ -42,7 +44,8 @@ class Net(nn.Module):
 
 def batch(rank: int, step: int, rows: int = 6) -> Tensor:
     """Return a batch that only this rank and step have."""
-    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(100 * step + rank))
+    made = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(100 * step + rank))
+    return made.to(own_device())
 
 
 def numbers(model: nn.Module) -> Numbers:

@@ -12,7 +12,17 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from lockstep.nn import DistributedDataParallel as OurDDP
 from lockstep.nn import SyncBatchNorm
-from tests.multiprocess.ddp_models import Net, Numbers, backward, batch, both, gradient_of, numbers, train
+from tests.devices import own_device
+from tests.multiprocess.ddp_models import (
+    Net,
+    Numbers,
+    backward,
+    batch,
+    both,
+    gradient_of,
+    numbers,
+    train,
+)
 
 NOTHING = -1e6
 
@@ -92,7 +102,7 @@ def buffers(rank: int, size: int) -> tuple[float, float, int]:
     """Return running statistics after a forward whose input differs between ranks, and after the next one began."""
     net: Any = Net()
     model = OurDDP(net)
-    net.norm.running_mean = torch.full((200,), float(rank))  # assigned, not only changed
+    net.norm.running_mean = torch.full((200,), float(rank), device=own_device())  # assigned, not only changed
     net.norm.num_batches_tracked += rank
     seen = []
     net.first.register_forward_pre_hook(lambda *_: seen.append(net.norm.running_mean.clone()))
@@ -135,7 +145,7 @@ def exact_bits(rank: int, size: int, cap: float | None) -> bytes:
     """Return the bytes of weights trained with exact=True."""
     model = OurDDP(Net(), exact=True, bucket_cap_mb=cap)
     train(model, rank)
-    return b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    return b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
 
 
 def patterns(rank: int, size: int) -> tuple[Numbers, Numbers]:

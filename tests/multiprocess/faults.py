@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -192,6 +194,94 @@ def wrong_length(rank: int, size: int) -> None:
 
 def elsewhere(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(3, device="meta"))
+
+
+def unfit(rank: int, size: int, what: str) -> None:
+    """A collective on a tensor that has no bytes of its own to send, or no place for the result."""
+    kind, _, gather = what.partition(" ")
+    if kind == "expanded":
+        x = torch.ones(1).expand(8)
+    elif kind == "quantized":
+        x = torch.quantize_per_tensor(torch.ones(8), 0.1, 0, torch.qint8)
+    else:
+        x = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    if gather and kind == "expanded":
+        dist.all_gather([torch.ones(1).expand(8) for _ in range(size)], torch.ones(8))
+    elif gather:
+        dist.all_gather_into_tensor(torch.quantize_per_tensor(torch.ones(8 * size), 0.1, 0, torch.qint8), x)
+    else:
+        dist.all_reduce(x)
+
+
+def forked(rank: int, size: int) -> str:
+    """Let a forked child call a collective and leave; the parent's group goes on."""
+    dist.all_reduce(torch.ones(3))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            dist.all_reduce(torch.ones(3))
+        except BaseException as error:
+            os.write(writer, f"{type(error).__name__} {error}".encode())
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
+        os._exit(0)
+    os.close(writer)
+    with open(reader) as told:
+        text = told.read()
+    os.waitpid(child, 0)
+    still_works(rank, size)
+    return text
+
+
+def destroyed(rank: int, size: int) -> list[str]:
+    """Call methods of a group after it was destroyed."""
+    group = dist.new_group(list(range(size)))
+    dist.all_reduce(torch.ones(3), group=group)
+    dist.destroy_process_group(group)
+    later, texts = dist.AllreduceOptions(), []
+    later.asyncOp = True
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: group.allreduce([torch.ones(3)], dist.AllreduceOptions()),
+        lambda: group.allreduce([torch.ones(3)], later),
+        lambda: group.allreduce([torch.ones(MANY)], dist.AllreduceOptions()),
+        lambda: group.send([torch.ones(3)], (rank + 1) % size),
+        lambda: group.recv([torch.ones(3)], (rank + 1) % size),
+        lambda: group.barrier(dist.BarrierOptions()),
+    )
+    for call_late in calls:
+        try:
+            call_late()
+        except BaseException as error:
+            texts.append(f"{type(error).__name__} {error}")
+        else:
+            texts.append("no error")
+    return texts
+
+
+def few_files(rank: int, size: int, path: str) -> None:
+    """Rank 0 has no descriptor left when it makes the segment."""
+    import lockstep  # noqa: F401
+    from lockstep.comm import segment
+
+    original = segment.create
+
+    def create(*args: Any, **kwargs: Any) -> int:
+        used = max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))
+        taken = []
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        try:
+            return original(*args, **kwargs)
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
+
+    if rank == 0:
+        segment.create = create
+    dist.init_process_group("shm", init_method=f"file://{path}", rank=rank, world_size=size)
 
 
 def limited(rank: int, size: int, path: str) -> None:

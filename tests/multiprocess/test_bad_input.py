@@ -18,7 +18,7 @@ from tests.commands import LOCKSTEP, TINY, CommandLine, Done, Marked, finish
         ([f"{TINY}:wrong"], "returned a dict, expected a lockstep.Recipe"),
         ([f"{TINY}:nothing"], "has no function nothing()"),
         (["cifar1000"], "did you mean 'cifar100'?"),
-        ([TINY, "--strategy", "torch-dpp"], "did you mean 'torch-ddp'?"),
+        ([TINY, "--strategy", "tourch-ddp"], "did you mean 'torch-ddp'?"),
         ([TINY, "--launcher", "slurm", "--workers", "2"], "no launcher called 'slurm'"),
         ([TINY, "--workers", "0"], "workers=0, expected at least 1"),
         ([TINY, "--workers", "4", "--lanes", "2"], "lanes=2 cannot be cut over 4 workers"),

@@ -8,10 +8,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from lockstep.bench.ranks.data.names import LIST, OURS
+from lockstep.bench.ranks.data.names import LIST, OURS, SERVER, SPAWN
 from lockstep.bench.ranks.data.programs import by_hand, in_lightning, start_ranks
-from lockstep.bench.ranks.data.starting import SPAWN
+from lockstep.bench.ranks.data.sides import make
+from lockstep.bench.ranks.data.starting import start
 from lockstep.errors import RunFailed
 
 PLAN = {"side": LIST, "items": 300, "elements": 8, "ranks": 1, "how": SPAWN}
@@ -37,6 +39,14 @@ def test_the_program_prints_one_line_of_json() -> None:
     started = json.loads(done.stdout)
     assert set(started) == {"start", "handed", "copies", "descriptors", "private", "shared"}
     assert started["descriptors"] > PLAN["items"], "a list costs an open file for each of its tensors"
+
+
+def test_ranks_from_a_fork_server() -> None:
+    """The quick form starts ranks by spawn alone; here they come from the server that these tests have warmed."""
+    values = torch.ones(300, 8)
+    started = start(make(OURS, values), values.nbytes, 2, SERVER)
+    assert set(started) == {"start", "handed", "copies", "descriptors", "private", "shared"}
+    assert started["descriptors"] < 50
 
 
 def test_a_small_training_ends_by_hand() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.devices import COLLECTIVES, here
 from tests.multiprocess import ddp_agreement as agreement
 from tests.multiprocess import ddp_kinds as kinds
 from tests.multiprocess import ddp_order as order
@@ -17,7 +18,7 @@ SIZE = 3
 FLOAT = "torch.float32, strides [200, 1]"
 
 
-@pytest.fixture(scope="module", params=["gloo", "shm"])
+@pytest.fixture(scope="module", params=here(["gloo", "shm"], [COLLECTIVES]))
 def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     with Ranks(SIZE, request.param) as started:
         yield started

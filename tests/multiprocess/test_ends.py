@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from lockstep.report.collect import read_run
-from lockstep.train.schema.rank_jsonl import read_rank
+from lockstep.train.schema.rank_jsonl import header_of, read_rank
 from tests.commands import LOCKSTEP, SECONDS, TINY, CommandLine, Marked, finish
 from tests.contract.ways import make, params
 
@@ -51,6 +51,27 @@ def test_ended_from_outside(
     assert ("lockstep: interrupted at step " in done.err) == (number == signal.SIGINT), done.text
     assert marked.survivors() == []
     assert len(read_rank(tmp_path / "out" / "rank-0.jsonl")) >= 4
+
+
+@pytest.mark.parametrize(("fault", "launcher"), [("lock", "spawn"), ("stop", "spawn"), ("stop", "torchrun")])
+def test_a_worker_that_runs_no_python_ends_with_the_command(fault: str, launcher: str, tmp_path: Path) -> None:
+    """It holds the interpreter's lock in a call of C, or is stopped: only the kernel can end it."""
+    marked = Marked()
+    recipe = f"{TINY}:{'locks' if fault == 'lock' else 'hangs'}"
+    process = marked.start(
+        [LOCKSTEP, "run", recipe, "--workers", "2", "--launcher", launcher, "--out", "out"], tmp_path
+    )
+    try:
+        wait_for_steps(tmp_path / "out")
+        if fault == "stop":
+            header = header_of(read_rank(tmp_path / "out" / "rank-1.jsonl"))
+            assert header is not None
+            os.kill(header.pid, signal.SIGSTOP)
+    finally:
+        process.kill()
+        done = finish(process)  # a worker that lived on would hold the pipe of the output open
+    assert done.code == -signal.SIGKILL, done.text
+    assert marked.survivors() == []
 
 
 def test_one_host_opens_no_port_to_the_network(tmp_path: Path) -> None:

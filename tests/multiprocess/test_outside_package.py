@@ -53,5 +53,5 @@ def test_all_of_it_side_by_side_with_a_damaged_package(tmp_path: Path, env: dict
     assert decision["strategies"]["toy"] == decision["launchers"]["toy"] == decision["peers"]["toy-peer"] == "yes"
     assert decision["strategies"]["damaged"].startswith(reason)
     told = " ".join(cli.apart("run", "--help", env={**env, "COLUMNS": "300"}).out.split())
-    assert "torch-ddp, damaged, toy, lightning, accelerate or toy-peer" in told
+    assert "torch-pipeline, damaged, toy, lightning, accelerate, tensorflow or toy-peer" in told
     assert "inline, spawn, torchrun, srun, mpirun or toy" in told

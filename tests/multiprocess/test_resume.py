@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from lockstep.errors import RunFailed
+from lockstep.errors import BadInput, RunFailed
 from lockstep.launch.start import start_run
 from lockstep.report.collect import read_finished
 from lockstep.train import checkpoint
 from lockstep.train.checkpoint_folder import kept
 from lockstep.train.folder_lock import holding
+from lockstep.train.records import write_document
 from lockstep.train.resume import read_standing, resumed_spec
 from lockstep.train.schema.rank_jsonl import CheckpointLine, read_rank
 from lockstep.train.schema.result_json import Done as Result
-from lockstep.train.spec import RunSpec, versions
+from lockstep.train.schema.run_json import read_setup
+from lockstep.train.spec import RunSpec, source_of, versions
 from tests.commands import RECIPES, CommandLine, Done
 
 RECIPE = str(RECIPES / "resumed.py")
@@ -90,7 +93,7 @@ def test_the_writer_is_killed_and_another_launcher_goes_on(tmp_path: Path, unbro
     out = tmp_path / "out"
     with pytest.raises(RunFailed, match=r"(?s)rank 0 .*SIGKILL"):
         begin(out, ":writer_killed", strategy="ddp", workers=2, launcher="spawn", checkpoint_every=4)
-    assert ".checkpoint-000008.safetensors.draft" in names(out)
+    assert not list(out.glob(".*")), "a draft without a name is gone with its writer"
     result = go_on(out, launcher="torchrun")
     assert result.digest == unbroken[0]
     assert result.resumed[0].step == 4
@@ -220,6 +223,28 @@ def test_what_is_not_given_stays_as_it_was(stopped: Path) -> None:
     assert resumed_spec(standing, {"epochs": 3}).steps is None
 
 
+@pytest.mark.parametrize("command", [("run", "--resume"), ("report",)])
+def test_code_that_came_with_a_folder_is_not_run(
+    stopped: Path, tmp_path: Path, command: tuple[str, ...], cli: CommandLine
+) -> None:
+    folder, ran = tmp_path / "sent", tmp_path / "ran"
+    shutil.copytree(stopped, folder)
+    evil = folder / "recipe.py"
+    evil.write_text(f"open({str(ran)!r}, 'w')")
+    setup = read_setup(folder)
+    facts = structs.replace(setup.recipe, source=source_of(str(evil)))
+    spec = replace(setup.spec, recipe=str(evil), steps=9)
+    write_document(folder / "run.json", structs.replace(setup, spec=spec, recipe=facts))
+    done = cli(*command, str(folder))
+    assert not ran.exists()
+    if command == ("report",):
+        assert done.code == 0, done.text
+    else:
+        assert (done.code, done.err.count("\n")) == (2, 1), done.text
+        assert "recipe.py', which lies inside that folder" in done.err
+        assert f"type it: lockstep run RECIPE --resume {folder}" in done.err
+
+
 def test_an_edited_recipe_file_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source = Path(RECIPE)
     for name in (source.name, "tiny.py"):
@@ -229,6 +254,8 @@ def test_an_edited_recipe_file_is_named(tmp_path: Path, capfd: pytest.CaptureFix
         RunSpec(recipe=str(edited), steps=5, checkpoint_every=5, lanes=4, threads=1, progress=False), tmp_path / "out"
     )
     edited.write_text(edited.read_text().replace("[4, 10]", "[4, 11]"))
+    with pytest.raises(BadInput, match="has another content than when the run began"):
+        resumed_spec(read_standing(out), {})
     result = go_on(out, recipe=str(edited), steps=8)
     first, second = result.resumed[-1].warnings
     assert first.startswith(f"the recipe file {edited} was changed since the run began: bits may differ")

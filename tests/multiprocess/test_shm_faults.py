@@ -68,7 +68,7 @@ def test_a_timeout_says_who_was_missing_and_where() -> None:
     for rank in (0, 1):
         assert outcomes[rank].error == "PeerLost"
         assert "all_reduce #1 (sum, 5 x float32)" in outcomes[rank].text
-        assert "timed out after 1 s" in outcomes[rank].text
+        assert outcomes[rank].text.startswith(f"Timed out after 1 s in rank {rank}: all_reduce")
         missing = outcomes[rank].text.split("missing:")[1]
         assert "rank 2" in missing
         assert "rank 0" not in missing
@@ -97,7 +97,7 @@ def test_a_message_that_never_comes_times_out() -> None:
         ranks.start(faults.never_sent)
         outcome = ranks.outcomes()[0]
     assert outcome.error == "PeerLost"
-    assert "recv from rank 1 (tag 5): timed out after 1 s" in outcome.text
+    assert outcome.text.startswith("Timed out after 1 s: rank 0: recv from rank 1 (tag 5): no message came")
 
 
 def test_a_rank_that_left_is_named() -> None:
@@ -146,6 +146,35 @@ def test_tensors_of_another_device_are_refused(three: Ranks) -> None:
         assert outcome.error == "BadInput"
         assert "meta" in outcome.text
     three.run(faults.still_works)
+
+
+@pytest.mark.parametrize("what", ["expanded", "expanded gather", "quantized", "quantized gather", "nested"])
+def test_a_tensor_that_cannot_be_exchanged_is_refused_and_the_group_goes_on(three: Ranks, what: str) -> None:
+    three.start(faults.unfit, what)
+    for outcome in three.outcomes().values():
+        assert outcome.error == "BadInput", outcome
+        assert what.partition(" ")[0] in outcome.text
+    three.run(faults.still_works)
+
+
+def test_a_forked_child_is_no_rank(three: Ranks) -> None:
+    """It would complete the collective of its parent, and its exit would end the group."""
+    for text in three.run(faults.forked):
+        assert re.search(r"BadInput process \d+ was forked from process \d+, which is rank \d of this group", text)
+
+
+def test_a_group_that_was_destroyed_says_so(three: Ranks) -> None:
+    for texts in three.run(faults.destroyed):
+        for text in texts:
+            assert text == "PeerLost this group was destroyed (destroy_process_group) on this rank: make a new one"
+
+
+def test_too_many_open_files_name_their_limit(tmp_path: Path) -> None:
+    with Ranks(2, backend="") as ranks:
+        ranks.start(faults.few_files, str(tmp_path / "store"))
+        for outcome in ranks.outcomes().values():
+            assert outcome.error == "BadInput", outcome
+            assert "raise `ulimit -n`" in outcome.text
 
 
 def test_a_limit_that_is_too_small_is_refused_on_all_ranks_with_numbers(tmp_path: Path) -> None:

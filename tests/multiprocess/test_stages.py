@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -10,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import LOCKSTEP, CommandLine, Marked
+from lockstep.report.bubbles import bubble_of
+from lockstep.report.collect import FinishedRun, read_finished
+from lockstep.report.lane_actions import lane_actions
+from lockstep.stages.actions import Action, stage_actions
+from tests.commands import CommandLine
 from tests.contract.lane_cases import go_on, make, world_of
 from tests.ranks import Ranks
+
+CLOCK = 1e-3
+"""Between the moment that a rank notes as a step's beginning and the first lap of its stopwatch."""
 
 NO_CHAIN = """
 import torch
@@ -68,11 +76,11 @@ def test_the_schedule_is_drawn_and_nothing_is_trained(tmp_path: Path, cli: Comma
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_says_what_was_cut_and_has_one_digest(tmp_path: Path) -> None:
+def test_a_run_says_what_was_cut_and_has_one_digest(tmp_path: Path, cli: CommandLine) -> None:
     results = {}
     for strategy, workers in (("single", "1"), ("pipeline", "2")):
         asked = ["run", "bytes", "--strategy", strategy, "--workers", workers, "--lanes", "4", "--threads", "1"]
-        done = Marked().run([LOCKSTEP, *asked, "--steps", "2", "--json", "--out", strategy], tmp_path)
+        done = cli(*asked, "--steps", "5", "--json", "--out", strategy)
         assert done.code == 0, done.err
         results[strategy] = json.loads(done.out)["result"]
     assert results["pipeline"]["digest"] == results["single"]["digest"]
@@ -81,6 +89,24 @@ def test_a_run_says_what_was_cut_and_has_one_digest(tmp_path: Path) -> None:
     assert results["single"]["cut"] == ""
     final = [(tmp_path / strategy / "final.safetensors").stat().st_size for strategy in results]
     assert final[0] == pytest.approx(final[1], abs=200), "the plain model comes back whole"
+    check_recorded_lanes(read_finished(tmp_path / "pipeline"))
+
+
+def check_recorded_lanes(run: FinishedRun) -> None:
+    """Steps 3 and 4 have every lane's forward and backward on both stages, in time; the bubble is made of them."""
+    actions = lane_actions(run)
+    for step, stage in itertools.product((3, 4), (0, 1)):
+        own = [one for one in actions if (one.step, one.stage) == (step, stage)]
+        assert [Action(one.lane, one.forward) for one in own] == stage_actions("1f1b", 2, stage, 4)
+        assert all(before.end <= after.start + CLOCK for before, after in itertools.pairwise(own))
+    for one in (one for one in actions if one.stage == 0 and one.forward):
+        last = next(other for other in actions if (other.step, other.lane) == (one.step, one.lane) and other.stage == 1)
+        assert last.start >= one.end - one.passing - CLOCK, "a lane is not on the second stage before it left the first"
+    bubble = bubble_of(run)
+    assert bubble is not None
+    assert 0.0 <= bubble.measured < 1.0
+    assert bubble.theory == pytest.approx(0.2)
+    assert bubble.expected is not None, "the layers were timed"
 
 
 def train_on(rank: int, size: int) -> None:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.commands import RECIPES, CommandLine
+from tests.devices import COLLECTIVES, KIND, only_cpu
 from tests.multiprocess import batchnorm_cases as cases
 from tests.multiprocess.batchnorm_cases import BACKENDS, Arrays, Case, together, whole
 from tests.ranks import Outcome
@@ -40,7 +41,7 @@ class Ranks:
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
-    with Pool(max(SIZES), "gloo") as pool:
+    with Pool(max(SIZES), COLLECTIVES) as pool:
         yield Ranks(pool)
 
 
@@ -205,7 +206,7 @@ def test_second_derivative_is_refused(ranks: Ranks, backend: str) -> None:
     [((4,), "expected at least 2D input (got 1D input)"), ((2, 5), "running_mean should contain 5 elements not 3")],
 )
 def test_wrong_shapes_are_refused_as_by_batchnorm(ranks: Ranks, shape: tuple[int, ...], words: str) -> None:
-    for found in ranks.try_call("gloo", 2, cases.wrong_shape, shape):
+    for found in ranks.try_call(COLLECTIVES, 2, cases.wrong_shape, shape):
         assert found.error, found.value
         assert words in found.text
 
@@ -215,6 +216,7 @@ def test_a_filler_counts_for_nothing(ranks: Ranks, backend: str, size: int) -> N
     check(together(ranks.call(backend, size, cases.silent, case, 1)), whole(case), 1e-5)
 
 
+@only_cpu
 def test_torch_ddp_takes_it_on_the_cpu(ranks: Ranks, backend: str, size: int) -> None:
     alone = ranks.call(backend, size, cases.under_torch_ddp, False)[0]
     for found in ranks.call(backend, size, cases.under_torch_ddp, True):
@@ -225,12 +227,24 @@ def test_torch_ddp_takes_it_on_the_cpu(ranks: Ranks, backend: str, size: int) ->
 def test_a_run_with_short_batches_says_that_it_depends_on_workers(strategy: str, cli: CommandLine) -> None:
     """In the last step one lane of four has a sample: the others are fillers, which meet all the same."""
     command = ["run", NORMED, "--workers", "2", "--lanes", "4", "--sync-batchnorm", "--strategy", strategy]
-    done = cli(*command, "--json", "--out", "out")
+    done = cli(*command, "--device", KIND, "--json", "--out", "out")
     assert done.code == 0, done.text
     assert json.loads(done.out)["result"]["depends_on_workers"] == "SyncBatchNorm"
 
 
 def test_a_comparison_marks_the_digests(cli: CommandLine) -> None:
-    done = cli("compare", "cifar100", "--strategies", "torch-ddp", "--steps", "2", "--repeats", "1", "--sync-batchnorm")
+    done = cli(
+        "compare",
+        "cifar100",
+        "--strategies",
+        "torch-ddp",
+        "--steps",
+        "2",
+        "--repeats",
+        "1",
+        "--sync-batchnorm",
+        "--device",
+        KIND,
+    )
     assert done.code == 0, done.text
     assert "* SyncBatchNorm: loss, accuracy and digest depend on the number of workers" in done.out

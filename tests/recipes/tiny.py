@@ -1,9 +1,12 @@
 """Small recipes for tests: one that works, and ones that go wrong in a named way."""
 
+import ctypes
+import inspect
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -59,6 +62,33 @@ class Fault:
             os._exit(0)
         if self.what == "hang":
             time.sleep(600)
+        if self.what == "lock":
+            ctypes.PyDLL(None).sleep(600)  # a call of C that keeps the interpreter's lock
+
+
+class Descent(torch.optim.Optimizer):
+    """Plain descent that does not import torch's compiler, as torch's own do: that takes as long as torch itself.
+
+    For recipes that are to fail: what they are about happens before an update matters.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], object] | None = None) -> None:  # type: ignore[override]
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+
+
+def make_optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def recipe(fault: str = "", samples: int = 96) -> Recipe:
@@ -67,7 +97,7 @@ def recipe(fault: str = "", samples: int = 96) -> Recipe:
         data=lambda: make_data(samples),
         loss=Fault(fault) if fault else loss,
         evaluate=metrics,
-        optimizer=lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9),
+        optimizer=(lambda ps: Descent(ps, lr=0.1)) if fault else make_optimizer,
         global_batch=12,
         epochs=2,
     )
@@ -93,12 +123,28 @@ def hangs() -> Recipe:
     return recipe("hang")
 
 
+def locks() -> Recipe:
+    return recipe("lock")
+
+
 def nan() -> Recipe:
     return recipe("nan")
 
 
 def uneven() -> Recipe:
     return recipe(samples=104)
+
+
+def wide() -> Recipe:
+    """Weights that leave in several sections while backward runs, and small ones; uneven batches."""
+
+    def model() -> nn.Module:
+        return nn.Sequential(
+            *(nn.Linear(8, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Dropout(0.2)),
+            *(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 4)),
+        )
+
+    return replace(recipe(samples=104), model=model, epochs=1)
 
 
 def dry() -> Recipe:
@@ -131,6 +177,28 @@ def unsteady() -> Recipe:
 
 def large() -> Recipe:
     return replace(recipe(), model=lambda: nn.Linear(2**20, 2**32))  # 16 PiB
+
+
+def talks() -> Recipe:
+    """Says something in every step that not every encoding has."""
+
+    def say(model: nn.Module, batch: list[Tensor]) -> Tensor:
+        print("→ a step", flush=True)
+        print("→ a step", file=sys.stderr, flush=True)
+        return loss(model, batch)
+
+    return replace(recipe(), loss=say)
+
+
+def dies_early() -> Recipe:
+    """The last rank ends while it makes its model, before its first record."""
+
+    def make() -> nn.Module:
+        if dist.is_initialized() and dist.get_rank() == dist.get_world_size() - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make_model()
+
+    return replace(recipe(), model=make)
 
 
 def slow() -> Recipe:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from lockstep.report.compare import judge
 from lockstep.report.files import write_all
 from tests.services import require
 from tests.system.browser import LAPTOP, PHONE, Browser, Programs, Theme
+from tests.unit.report.causes import way
 from tests.unit.report.made_up import HOSTILE, example
+from tests.unit.report.made_up_stages import stage_run
 
-CHARTS = ("times", "scaling", "memory", "parts", "timeline", "losses", "evaluation-1")
+CHARTS = ("times", "scaling", "memory", "parts", "timeline", "lane-flow", "losses", "evaluation-1")
 VISIBLE = (
     "const e = document.querySelector(arguments[0]); const b = e.getBoundingClientRect(); return b.width * b.height"
 )
@@ -24,7 +28,9 @@ LIGHT, DARK = "rgb(246, 247, 249)", "rgb(15, 18, 24)"
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_all(example(HOSTILE), tmp_path_factory.mktemp("report"))[0]
+    made, cut = example(HOSTILE), judge("cut", [way("pipeline", stage_run())])
+    both = replace(made, rows=(*made.rows, *cut.rows), runs={**made.runs, **cut.runs})
+    return write_all(both, tmp_path_factory.mktemp("report"))[0]
 
 
 @pytest.fixture
@@ -44,6 +50,7 @@ def test_the_report_in_a_browser(browser: Browser, page: Path) -> None:
     order_of_tabs(browser, page)
     rows_that_unfold(browser, page)
     words_at_the_pointer(browser, page)
+    lanes_in_both_themes(browser, page)
     assert browser.requests() == {page.as_uri()}, "the page opens offline"
     assert browser.console() == [], "nothing was refused or raised"
 
@@ -131,3 +138,25 @@ def words_at_the_pointer(browser: Browser, page: Path) -> None:
     assert browser.run("return document.getElementById('tip').textContent").startswith("single: 2.32 s, 2.23 s to")
     browser.press(Keys.ESCAPE)
     assert browser.run("return document.getElementById('tip').hidden")
+
+
+def lanes_in_both_themes(browser: Browser, page: Path) -> None:
+    """Forward and backward differ in colour and in place, in both themes; a number does not hide its bar's words."""
+    place = """const e = document.querySelector(arguments[0]);
+        return [getComputedStyle(e).fill, e.getBoundingClientRect().top]"""
+    seen = set()
+    themes: tuple[Theme, ...] = ("light", "dark")
+    for theme in themes:
+        browser.open(page, theme=theme)
+        (upper, top), (lower, below) = (
+            browser.run(place, f"#lane-flow .wide .p-{way}-1") for way in ("forward", "backward")
+        )
+        assert upper != lower
+        assert below > top
+        seen |= {upper, lower}
+    assert len(seen) == 4, "each theme has its own"
+    browser.run("""const bar = document.querySelector('#lane-flow .wide .p-forward-1').getBoundingClientRect();
+        scrollTo(0, bar.top + scrollY - 200)""")
+    under = """const bar = document.querySelector('#lane-flow .wide .p-forward-1').getBoundingClientRect();
+        return document.elementFromPoint(bar.left + bar.width / 2, bar.top + bar.height / 2).dataset.tip"""
+    assert "forward of lane 0" in browser.run(under)

@@ -9,11 +9,12 @@ from torch.optim import SGD
 
 from lockstep.comm.arena import Arena
 from lockstep.exchange.base import Exchange
+from lockstep.exchange.host_traffic import Signals
 from lockstep.lanes.flat_layout import lay_out
 from lockstep.lanes.tree import Node
 from lockstep.settings import Settings
 from lockstep.strategies.base import Training
-from lockstep.strategies.exact_step import arena_bytes
+from lockstep.strategies.exact_step import PAGE, arena_bytes
 
 
 def training(lanes: int) -> Training:
@@ -42,4 +43,5 @@ def test_there_is_room_for_weights_and_partials(workers: int, here: list[int] | 
         sections = lay_out([tuple(tensor.shape) for tensor in floats], keys, workers)
         need = copies * sum(Arena.room(section.numel, torch.float32) for section in sections)
         assert need <= arena_bytes(asked, workers, here)
-    assert arena_bytes(asked, workers, here) % copies == 0, "as many copies as partials, and the weights"
+    signals = PAGE + Signals.room(len([*asked.model.parameters(), *asked.model.buffers()]), workers)
+    assert (arena_bytes(asked, workers, here) - signals) % copies == 0, "as many copies as partials, and the weights"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,7 +21,8 @@ from lockstep import Trainer, World
 from lockstep.errors import BadInput
 from lockstep.train import checkpoint
 from lockstep.train.spec import versions
-from tests.unit.tensor_files import with_content
+from lockstep.train.tensor_format import PREFIX
+from tests.unit.tensor_files import header_of, sealed, with_content
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +160,70 @@ def test_settings_of_another_form(change: dict[str, Any], tmp_path: Path) -> Non
     with pytest.raises(BadInput, match=r"one\.safetensors has settings of the optimizer that cannot be read"):
         two.load(path)
     assert two.digest() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("lr", "fast", r"has 'fast' for lr, and here it is 0\.1"),
+        ("lr", None, r"has None for lr, and here it is 0\.1"),
+        ("lr", {"tensor": ["float32", [2], "00" * 8]}, r"for lr, and here it is 0\.1"),
+        ("nesterov", "yes", "has 'yes' for nesterov, and here it is False"),
+    ],
+)
+def test_a_setting_that_cannot_take_the_place_of_the_one_here(key: str, value: Any, words: str, tmp_path: Path) -> None:
+    """It was found out when the weights had been replaced, or in the next step."""
+
+    def change(content: dict[str, Any]) -> None:
+        pairs = content["settings"]["groups"][0]["values"]["dict"]
+        next(pair for pair in pairs if pair[0] == key)[1] = value
+
+    refused_unchanged(with_content(change), words, tmp_path, trainer())
+
+
+def test_a_schedule_that_refuses_its_state_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    class Picky(lr_scheduler.StepLR):
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            self.gamma = 7.0
+            raise KeyError("not this one")
+
+    def picky(optimizer: optim.Optimizer) -> lr_scheduler.LRScheduler:
+        return Picky(optimizer, 2)
+
+    path = tmp_path / "one.safetensors"
+    train(trainer(schedule=picky), 3).save(path)
+    two = trainer(schedule=picky)
+    two.optimizer.param_groups[0]["momentum"] = 0.5
+    before, schedule = two.digest(), two.strategy.tuned()[0].schedule
+    with pytest.raises(BadInput, match=r"settings that cannot be used here \(KeyError: 'not this one'\)"):
+        two.load(path)
+    assert (two.digest(), two.optimizer.param_groups[0]["momentum"]) == (before, 0.5)
+    assert isinstance(schedule, Picky)
+    assert schedule.gamma == 0.1
+
+
+def test_counters_that_differ_where_a_strategy_has_one_for_all(tmp_path: Path) -> None:
+    adam = partial(optim.AdamW, lr=0.1)
+
+    def change(data: bytes) -> bytes:
+        (length,) = PREFIX.unpack(data[: PREFIX.size])
+        at = PREFIX.size + length + header_of(data)["optimizer/2.bias/step"]["data_offsets"][0]
+        return sealed(data[:at] + struct.pack("<f", 9.0) + data[at + 4 :])
+
+    two = trainer(optimizer=adam, strategy="dp", workers=2)
+    words = r"the optimizer has another 'step' for 2\.bias than for others of its group"
+    refused_unchanged(change, words, tmp_path, two, optimizer=adam)
+
+
+def refused_unchanged(forge: Callable[[bytes], bytes], words: str, folder: Path, two: Trainer, **options: Any) -> None:
+    """Hold that a forged checkpoint is refused, and that the trainer is as before."""
+    path = folder / "one.safetensors"
+    train(trainer(**options), 3).save(path)
+    path.write_bytes(forge(path.read_bytes()))
+    before = two.digest()
+    with pytest.raises(BadInput, match=words):
+        two.load(path)
+    assert (two.digest(), two.steps, two.lr) == (before, 0, 0.1)
 
 
 def test_groups_with_other_parameters(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lockstep.comparison import run as running
 from lockstep.comparison.display import Display
@@ -64,6 +66,9 @@ def test_rows_of_a_scaling_curve() -> None:
     assert [way.name for way in rows] == ["single", "single, 8 threads", "ddp, 2 workers", "ddp, 4 workers"]
     assert {way.spec.lanes for way in rows} == {4}
     assert {way.spec.threads for way in rows} == {1, 8}
+    device = ways(RunSpec(recipe="mlp", device="cuda"), ["single", "ddp"], [2], [4], 8)
+    assert [way.name for way in device] == ["single", "ddp", "ddp, inexact"]
+    assert [way.spec.exact for way in device] == [True, True, False]
     alone = ways(RunSpec(recipe="mlp"), ["ddp"], [1, 2], [2], 2)
     assert [way.name for way in alone] == ["ddp, 1 worker", "ddp, 2 workers"]
 
@@ -323,6 +328,18 @@ def test_a_plan_of_another_time_is_refused(tmp_path: Path, fields: dict[str, obj
     with pytest.raises(BadInput, match=r"has no plan\.json: --resume wants the folder"):
         read_plan(tmp_path / "none")
     assert (tmp_path / "plan.json").read_text() == before, "a plan that is refused stays as it is"
+
+
+def test_a_plan_that_names_code_in_its_folder_is_refused(tmp_path: Path) -> None:
+    """Unless the recipe is typed: also one way of several must not bring its own."""
+    evil = tmp_path / "evil.py"
+    evil.write_text("raise SystemExit('it ran')")
+    asked = plan()
+    last = structs.replace(asked.ways[-1], spec=replace(asked.ways[-1].spec, recipe=str(evil)))
+    write_plan(tmp_path, structs.replace(asked, ways=(*asked.ways[:-1], last)))
+    with pytest.raises(BadInput, match=r"evil\.py', which lies inside that folder.*lockstep compare RECIPE --resume"):
+        read_plan(tmp_path)
+    assert {way.spec.recipe for way in read_plan(tmp_path, "mlp").ways} == {"mlp"}
 
 
 def test_a_terminal_gets_a_bar_and_a_file_gets_lines(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_the_page_of_the_run_folder_is_made_of_the_schema() -> None:
     assert f"schema version {SCHEMA}:" in text
 
 
-PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -89,5 +90,16 @@ def test_every_benchmark_is_shown_and_every_page_of_one_names_the_quick_form() -
     shown = {name for name in BENCHMARKS.names() for text in pages.values() if f"lockstep bench {name}" in text}
     assert shown == set(BENCHMARKS.names())
     with_tables = {name for name, text in pages.items() if blocks(text)}
-    assert with_tables >= {"README.md", "ddp.md", "shm.md", "sync-batchnorm.md", "data.md"}
+    assert with_tables >= {"launchers.md", "ddp.md", "shm.md", "sync-batchnorm.md", "data.md"}
     assert [name for name in {*with_tables, "peers.md", "bench.md"} if "--quick" not in pages[name]] == []
+
+
+def test_the_cells_of_the_page_of_notebooks_are_those_of_the_example() -> None:
+    """The tests run the example; what the page shows beside it, the tests of Slurm run."""
+    text = (DOCS / "notebooks.md").read_text(encoding="utf-8")
+    cells = json.loads((DOCS.parent / "examples" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    lines = {
+        line.rstrip() for cell in cells if cell["cell_type"] == "code" for line in "".join(cell["source"]).split("\n")
+    }
+    shown = [line for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) for line in block.split("\n")]
+    assert [line for line in shown if line not in lines and "srun" not in line] == []

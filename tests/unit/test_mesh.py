@@ -6,7 +6,8 @@ import pytest
 
 from lockstep import World
 from lockstep.errors import BadInput
-from lockstep.mesh import Mesh, check_stages, column, row
+from lockstep.lanes.schedule import check_stages
+from lockstep.mesh import Mesh, column, row
 
 
 def test_every_rank_is_in_one_row_and_one_column() -> None:

@@ -93,7 +93,7 @@ import os, lockstep, torch.distributed as dist
 from lockstep.world.join import _build_group
 from lockstep.world.place import Place
 store = dist.FileStore({str(tmp_path / "store")!r}, 1)
-_build_group(store, Place(launcher="manual"), "cpu", "gloo")
+_build_group(store, Place(launcher="manual"), "cpu", "gloo", "127.0.0.1")
 print(os.environ.get("GLOO_SOCKET_IFNAME"))
 dist.destroy_process_group()
 """

@@ -14,6 +14,7 @@ from lockstep.train.records import CannotWrite, Records, create_folder, write_do
 from lockstep.train.schema.rank_jsonl import NotFiniteLine, StepLine, read_rank
 from lockstep.train.schema.result_json import Failed, read_result
 from lockstep.train.schema.run_json import read_setup
+from lockstep.train.schema.scalars import SCHEMA
 from tests.unit.report.values import header
 
 
@@ -72,7 +73,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         (b'{"schema": "\xff"}', "it is not UTF-8 text"),
         (
             b'{"schema": 99}',
-            "schema version 99, and this is Lockstep .*, which reads schema version 7: use the version",
+            f"schema version 99, and this is Lockstep .*, which reads schema version {SCHEMA}: use the version",
         ),
         (b'{"schema": 1, "versions": {"lockstep": "0.0.9"}}', r"schema version 1 \(Lockstep 0\.0\.9\), and"),
         (b"[]", r"the content is \[\], expected an object"),

@@ -37,12 +37,14 @@ TYPED: dict[str, tuple[list[str], Any]] = {
     "drop_last": (["--drop-last"], True),
     "stages": (["--stages", "2"], 2),
     "cut": (["--cut", "1,3"], "1,3"),
+    "stage_memory": (["--stage-memory", "2GiB"], "2GiB"),
     "pipeline_schedule": (["--pipeline-schedule", "fill-drain"], "fill-drain"),
     "data": (["--data", "images"], "images"),
     "checkpoint_every": (["--checkpoint-every", "5"], 5),
     "eval_every": (["--eval-every", "4"], 4),
     "keep_best": (["--keep-best", "accuracy"], "accuracy"),
     "patience": (["--patience", "3"], 3),
+    "stall_limit": (["--stall-limit", "600"], 600.0),
     "tensorboard": (["--tensorboard"], True),
 }
 """Each option as it is typed, and what the field then is; a path is made absolute."""

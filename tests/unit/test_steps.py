@@ -9,8 +9,8 @@ from torch import Tensor
 from lockstep.comm.group import Group
 from lockstep.state.holdings import whole
 from lockstep.strategies.clock import PARTS, Clock
-from lockstep.train.fingerprints import fingerprints, is_fingerprint_step
-from lockstep.train.schema.fingerprints_jsonl import Fingerprint
+from lockstep.train.fingerprints import fingerprints
+from lockstep.train.schema.fingerprints_jsonl import Fingerprint, is_fingerprint_step
 from lockstep.train.steps import joined, quartiles, waited, warmup
 
 
@@ -33,7 +33,7 @@ def test_laps_add_up_and_a_tail_can_be_moved() -> None:
     length = clock.seconds["backward"]
     clock.move_tail("exchange", length / 4)
     assert clock.seconds["exchange"] == pytest.approx(length / 4)
-    assert [name for name, _, _ in clock.spans] == ["data", "backward", "exchange"]
+    assert [name for name, *_ in clock.spans] == ["data", "backward", "exchange"]
     clock.move_tail("wait", 1000.0)
     assert clock.seconds["exchange"] == pytest.approx(0.0)
     assert sum(clock.seconds.values()) == pytest.approx(whole)
@@ -41,8 +41,20 @@ def test_laps_add_up_and_a_tail_can_be_moved() -> None:
 
 
 def test_laps_of_one_part_are_joined() -> None:
-    spans = [("a", 0.0, 1.0), ("b", 1.0, 1.0), ("b", 2.0, 0.5), ("a", 2.5, 0.5)]
-    assert joined(spans) == [("a", 0.0, 1.0), ("b", 1.0, 1.5), ("a", 2.5, 0.5)]
+    spans = [("a", 0.0, 1.0, None), ("b", 1.0, 1.0, None), ("b", 2.0, 0.5, None), ("a", 2.5, 0.5, None)]
+    assert joined(spans) == [("a", 0.0, 1.0, None), ("b", 1.0, 1.5, None), ("a", 2.5, 0.5, None)]
+
+
+def test_laps_of_different_lanes_stay_apart() -> None:
+    spans = [("a", 0.0, 1.0, 0), ("a", 1.0, 1.0, 1), ("a", 2.0, 0.5, 1), ("a", 2.5, 0.5, None)]
+    assert joined(spans) == [("a", 0.0, 1.0, 0), ("a", 1.0, 1.5, 1), ("a", 2.5, 0.5, None)]
+
+
+def test_a_lap_tells_its_lane() -> None:
+    clock = Clock()
+    clock.lap("forward", 3)
+    clock.lap("wait")
+    assert [(name, lane) for name, _, _, lane in clock.spans] == [("forward", 3), ("wait", None)]
 
 
 def test_waiting_is_told_from_exchanging_by_the_others_clocks() -> None:

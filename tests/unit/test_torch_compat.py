@@ -21,7 +21,11 @@ PYTHONS_OWN = {
     "_replace",  # of named tuples
     "_fields",
     "_asdict",
-    "_finalizer_registry",  # of multiprocessing: launch/process_exit.py
+    "_finalizer_registry",  # of multiprocessing: launch/process_exit.py, socket_folder.py, spawn.py
+    "_remove_temp_dir",
+    "_config",
+    "_forkserver",
+    "_forkserver_pid",
     "_callback",
     "_cleanup",
 }
@@ -29,7 +33,7 @@ RENAMED = {"all_gather_single", "all_gather_into_tensor"}
 """Public names that are not in every version."""
 SET_BY_TORCH = {"_backward_cls", "_abc_impl"}
 """What metaclasses put into every class."""
-PEERS = {"lightning", "accelerate"}
+PEERS = {"lightning", "accelerate", "tensorflow"}
 
 
 def private(name: str) -> bool:

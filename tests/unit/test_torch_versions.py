@@ -1,4 +1,4 @@
-"""pyproject.toml promises no torch that the tests were not run on, and the README says which those are."""
+"""pyproject.toml promises no torch that the tests were not run on, and a page says which those are."""
 
 from __future__ import annotations
 
@@ -70,8 +70,17 @@ def test_the_pinned_torch_ran_everything() -> None:
     assert suites[pinned[1]] == {*SUITES, "multiprocess", "system"}
 
 
-def test_the_readme_says_what_was_run() -> None:
-    section = (ROOT / "README.md").read_text().split("\n## Versions of torch\n")[1].split("\n## ")[0]
+def test_what_ci_leaves_out_on_the_newest_is_told() -> None:
+    """Only the file of the benchmarks has the mark, and every promise names the exception."""
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.pinned_torch" in path.read_text()]
+    assert [path.name for path in marked if path != Path(__file__)] == ["test_benchmarks.py"]
+    assert "not pinned_torch" in (ROOT / ".ci" / "run").read_text()
+    readme = " ".join((ROOT / "docs" / "torch-versions.md").read_text().split())
+    assert "unit and contract tests on the newest, except those of the benchmarks' quick forms" in readme
+
+
+def test_the_page_says_what_was_run() -> None:
+    section = (ROOT / "docs" / "torch-versions.md").read_text()
     rows = [f"| {run['torch']} | {run['python']} | {', '.join(run['suites'])} | `{run['digest']}` |" for run in runs()]
     assert re.findall(r"^\| \d.*$", section, re.M) == rows
     assert f"`{promise()}`" in section

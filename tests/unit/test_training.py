@@ -210,8 +210,8 @@ def test_only_our_own_strategies_can_be_inexact() -> None:
 
 
 def test_strategies_by_name() -> None:
-    with pytest.raises(BadInput, match="no strategy called 'torch-dpd'; did you mean 'torch-ddp'"):
-        find("torch-dpd")
+    with pytest.raises(BadInput, match="no strategy called 'torch-dddp'; did you mean 'torch-ddp'"):
+        find("torch-dddp")
     with pytest.raises(BadInput, match="needs at least 2 workers"):
         trainer(strategy="torch-ddp")
 

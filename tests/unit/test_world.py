@@ -7,10 +7,19 @@ import pytest
 from lockstep import World
 from lockstep.errors import BadInput
 from lockstep.launch.srun import cpus_per_task
-from lockstep.world.addresses import FIRST_PORT, LAST_PORT, candidate_ports, interface_towards, resolve, split_address
+from lockstep.world.addresses import (
+    FIRST_PORT,
+    LAST_PORT,
+    address_towards,
+    candidate_ports,
+    interface_of,
+    resolve,
+    split_address,
+)
 from lockstep.world.join import join, locate
 from lockstep.world.place import Place
-from lockstep.world.resources import choose_device, choose_threads, idle_cpus, local_workers, read_threads
+from lockstep.world.resources import choose_threads, idle_cpus, local_workers, read_threads
+from lockstep.world.worker_device import choose_device
 
 
 @pytest.mark.parametrize(
@@ -110,4 +119,4 @@ def test_unresolvable_head_is_an_error_not_localhost() -> None:
 
 
 def test_interface_of_the_loopback() -> None:
-    assert interface_towards("127.0.0.1") == "lo"
+    assert interface_of(address_towards("127.0.0.1") or "") == "lo"

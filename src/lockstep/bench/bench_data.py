@@ -25,7 +25,7 @@ from lockstep.bench.contract import (
     repeats,
     seconds,
 )
-from lockstep.bench.ranks.data.names import BIG, LIST, OURS, SIDES
+from lockstep.bench.ranks.data.names import BIG, LIST, METHODS, OURS, SERVER, SIDES, SPAWN
 from lockstep.errors import BadInput
 
 NOTHING = "nothing"
@@ -70,10 +70,15 @@ class HeldData:
 
 
 def check(settings: BenchSettings) -> None:
-    """Refuse fewer items than the ranks can share."""
+    """Refuse fewer items than the ranks can share, and ranks of which it is not known what they hold."""
     least = LEAST_ITEMS * settings[RANKS]
     if min(settings[ITEMS]) < least:
         raise BadInput(f"{ITEMS.flag} {min(settings[ITEMS])}: expected at least {least} for {settings[RANKS]} ranks")
+    if SPAWN not in settings[STARTED_BY]:
+        raise BadInput(
+            f"{STARTED_BY.flag} {STARTED_BY.write(settings[STARTED_BY])}: expected {SPAWN} among them: what a rank "
+            "holds is taken from spawned ranks"
+        )
 
 
 def run(settings: BenchSettings, tell: Tell) -> Measurements:
@@ -107,13 +112,12 @@ def run(settings: BenchSettings, tell: Tell) -> Measurements:
 
 
 def _start_ranks(here: dict[str, HeldData], settings: BenchSettings, tell: Tell) -> None:
-    """Start ranks of every side, by both ways; with the fewest items in every repeat, because there one varies most."""
+    """Start ranks of every side, by every method; with the fewest items in every repeat: there one varies most."""
     from lockstep.bench.ranks.data.programs import start_ranks
-    from lockstep.bench.ranks.data.starting import SERVER, SPAWN
 
     items = here[OURS].items
     for repeat in range(settings[REPEATS] if items == settings[ITEMS][0] else 1):
-        for how in (SPAWN, SERVER):
+        for how in settings[STARTED_BY]:
             for side, holding in here.items():
                 if holding.why_not or (repeat and (side == BIG or here[LIST].why_not)):
                     continue
@@ -176,6 +180,8 @@ def _figures(here: dict[str, HeldData], settings: BenchSettings) -> list[Figure]
             "ranks from a fork server": (ours.forked, theirs.forked),
         }
         for kind, (mine, other) in kinds.items():
+            if not mine:
+                continue
             judged.append(
                 _paired(f"{items} items: start, {kind}: Ragged / list of tensors", (OURS, mine), (LIST, other), 0.5)
             )
@@ -230,12 +236,11 @@ def _row(holding: HeldData) -> dict[str, Cell]:
     row: dict[str, Cell] = {"items": holding.items, "held as": holding.side}
     if holding.why_not:
         return {**row, "start, spawn": holding.why_not}
+    starts = {"start, spawn": holding.start, "the data's part": holding.handed, "start, server": holding.forked}
     trained = {"trained by hand": holding.by_hand, "in Lightning": holding.lightning}
     return {
         **row,
-        "start, spawn": median(holding.start),
-        "the data's part": median(holding.handed),
-        "start, server": median(holding.forked),
+        **{name: median(samples) for name, samples in starts.items() if samples},
         **{f"epoch, {workers} workers": median(samples) for workers, samples in holding.epoch.items()},
         "files": Quantity(value=holding.descriptors),
         "private": Quantity(value=holding.private),
@@ -247,6 +252,13 @@ def _row(holding: HeldData) -> dict[str, Cell]:
 
 ITEMS = BenchOption(name="items", help="How many items.", default=(2_000, 10_000, 200_000), quick=(200,))
 ELEMENTS = BenchOption(name="elements", help="Numbers per item.", default=2048, quick=64)
+STARTED_BY = BenchOption(
+    name="started-by",
+    help="How these are started; what a rank holds is taken from the spawned ones.",
+    default=METHODS,
+    quick=(SPAWN,),
+    choices=METHODS,
+)
 RANKS = BenchOption(name="ranks", help="Processes that hold the data at once.", default=4, quick=1)
 SAMPLES = BenchOption(
     name="samples",
@@ -272,7 +284,7 @@ REPEATS = repeats(3, what="How often ranks with the fewest items are started; ep
 BENCHMARK = Benchmark(
     name="data",
     help="Time and memory of the same items in memory as one big tensor, as a list of tensors, and as a Ragged",
-    options=(ITEMS, ELEMENTS, RANKS, SAMPLES, TRAINED, ROUNDS, REPEATS),
+    options=(ITEMS, ELEMENTS, RANKS, STARTED_BY, SAMPLES, TRAINED, ROUNDS, REPEATS),
     run=run,
     check=check,
 )

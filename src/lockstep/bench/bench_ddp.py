@@ -41,6 +41,7 @@ MODELS = ("mlp", "cifar100", "500 small tensors")
 PAIRS = {"drop-in": (BASE, DROP_IN), "exact": (IN_TURN, TREE)}
 """Close together: each pair has processes of its own, in which no third way takes room in the caches."""
 IN_ROUNDS = f"{TREE}, in rounds"
+NOTHING = "nothing"
 FEW = 2
 """Workers of the figures."""
 PAIR_STARTS, PAIR_TURNS = 12, 5
@@ -157,7 +158,7 @@ def time_pairs(settings: BenchSettings, tell: Tell) -> list[Timing]:
     few, turns = min(settings[WORKERS]), -(-PAIR_TURNS * settings[REPEATS] // PAIR_STARTS)
     timings = []
     for model in settings[MODELS_OPTION]:
-        for pair in (PAIRS[name] for name in settings[PAIRS_OPTION]):
+        for pair in (PAIRS[name] for name in settings[PAIRS_OPTION] if name != NOTHING):
             series = Series(model, few, list(pair), turns, settings[PAIR_STARTS_OPTION])
             timings += [replace(timing, way=in_pair(timing.way)) for timing in series.time(tell)]
     return timings
@@ -283,14 +284,14 @@ MANY = BenchOption(
     minimum=2,
 )
 MEMORY_OF = BenchOption(
-    name="memory-of", help="Whose memory is taken.", default=WEIGHED, quick=(OURS,), choices=WEIGHED
+    name="memory-of", help="Whose memory is taken.", default=WEIGHED, quick=(NOTHING,), choices=(*WEIGHED, NOTHING)
 )
 PAIRS_OPTION = BenchOption(
     name="pairs",
     help="Which ways that are close together are timed in pairs too: the drop-in beside torch's, exact beside inexact.",
     default=tuple(PAIRS),
-    quick=("exact",),
-    choices=tuple(PAIRS),
+    quick=(NOTHING,),
+    choices=(*PAIRS, NOTHING),
 )
 REPEATS = repeats(20)
 STARTS = BenchOption(

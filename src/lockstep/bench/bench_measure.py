@@ -1,4 +1,4 @@
-"""`lockstep bench measure`: what it costs to divide every step into its parts, against `--no-measure`."""
+"""`lockstep bench measure`: what it costs to divide every step into its parts, and to look at what a worker uses."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from lockstep.bench.contract import (
     seconds,
 )
 from lockstep.bench.ranks.processes import run_ranks
+from lockstep.train.usage_sampler import SECONDS
 
 WAYS = {"single": (1, None), "ddp": (2, "shm"), "torch-ddp": (2, "gloo")}
 """Workers and backend by strategy."""
 GOAL = 0.02
+USE = at_most(0.01)
 SPREAD = "quartiles"
 COLUMNS = (
     TableColumn(name="strategy"),
@@ -59,6 +61,11 @@ def run(settings: BenchSettings, tell: Tell) -> Measurements:
                 f"{SPREAD} of the pairs",
             )
         )
+    tell("looks at what a worker uses")
+    looks = run_ranks("lockstep.bench.ranks.usage_rank", 1, {"repeats": settings[REPEATS]})
+    look, between = median(looks["look"]), median([SECONDS])
+    name = "a look at what is used / time between two"
+    figures.append(figure(name, seconds("a look", look), seconds("between two", between), USE))
     title = "mlp: time of a step with and without measuring"
     table = Table(name="steps", title=title, columns=COLUMNS, rows=tuple(rows))
     return Measurements(tables=(table,), figures=tuple(figures))

@@ -13,6 +13,7 @@ No network port is used.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -106,6 +107,8 @@ def _open_segment(member: Member, prefix: str, size: int, first: Identity) -> mm
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise BadInput(f"{member.what}: rank {member.rank}: {error.strerror}; {segment.limit_of(error)}") from error
         raise BadInput(
             f"{member.what}: rank {member.rank} cannot open the memory of rank {first.rank} ({path}: {error}): "
             f'/proc must be mounted and show the processes of this user; else use backend "gloo"'

@@ -290,5 +290,5 @@ class Messages:
         if reason is not None:
             return PeerLost(f"{me}: {what}: {reason}")
         if deadline.over():
-            return PeerLost(f"{me}: {what}: timed out after {deadline.seconds:g} s, {missing}")
+            return PeerLost(f"Timed out after {deadline.seconds:g} s: {me}: {what}: {missing}")
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from os import getpid
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstep.comm import bootstrap, libc, tensors
@@ -50,6 +51,7 @@ class SegmentGroup(PythonProcessGroup):
         self._seconds = member.timeout.total_seconds()
         self._broken: str | None = None
         self._left = False
+        self._pid = getpid()
         prefix = bootstrap.new_prefix(member, "shm")
         ranks = bootstrap.exchange_identities(member, prefix)
         layout = SegmentLayout(member.size)
@@ -58,6 +60,7 @@ class SegmentGroup(PythonProcessGroup):
         )
         view = memoryview(self._memory)
         names = [f"rank {r}" for r in (world_ranks or range(member.size))]
+        self._name_here = names[member.rank]
         self._liveness = Liveness(view, libc.address_of(view), layout, ranks, names=names)
         self._outboxes = Outboxes(self._memory, layout, member.rank, liveness=self._liveness)
         self._small = SmallCalls(self._outboxes)
@@ -77,6 +80,7 @@ class SegmentGroup(PythonProcessGroup):
 
     def _issue(self, opts: Any, operation: Callable[[Deadline], None], result: list[Tensor]) -> Work:
         """Run an operation now or in the background, as the options say."""
+        self._check_process()
         deadline = self._deadline(opts)
         if opts.asyncOp:
             return self._operations.submit(lambda: self._guarded(operation, deadline), result)
@@ -95,7 +99,18 @@ class SegmentGroup(PythonProcessGroup):
             self._after(error)
             raise
 
+    def _check_process(self) -> None:
+        """Refuse a forked child of the group's process, and a group that this rank has left."""
+        if getpid() != self._pid:
+            raise BadInput(
+                f"process {getpid()} was forked from process {self._pid}, which is {self._name_here} of this group: a "
+                "child cannot take part in its place; make a group of its own, or start the process by spawn"
+            )
+        if self._left:
+            raise PeerLost("this group was destroyed (destroy_process_group) on this rank: make a new one")
+
     def _check_usable(self) -> None:
+        self._check_process()
         if self._broken is not None:
             raise PeerLost(f"this group can no longer be used, make a new one: {self._broken}")
 
@@ -112,6 +127,7 @@ class SegmentGroup(PythonProcessGroup):
 
     def share_memory(self, size: int, what: str) -> mmap.mmap:
         """Map `size` bytes of new memory that all ranks of the group share; a collective call."""
+        self._check_process()
         member = replace(self._member, what=what)
         return bootstrap.share_segment(
             member, bootstrap.new_prefix(member, "share"), self._ranks, size, lambda memory: None
@@ -139,7 +155,7 @@ class SegmentGroup(PythonProcessGroup):
 
     def shutdown(self) -> None:
         """Leave the group; ranks that still wait for this one get an error that says so."""
-        if self._left:
+        if self._left or getpid() != self._pid:  # a forked child has nothing to leave
             return
         self._left = True
         if self._broken is None:
@@ -154,7 +170,7 @@ class SegmentGroup(PythonProcessGroup):
 
     def abort(self) -> None:
         """Leave the group without waiting for operations under way."""
-        if not self._left:
+        if not self._left and getpid() == self._pid:
             self._liveness.stopped = "the group was aborted"
             self._break(f"{self._liveness.name(self._rank)} has aborted the group")
 

@@ -11,6 +11,7 @@ that does not fit later would kill the process with SIGBUS.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -94,6 +95,17 @@ def _unlinked_file(size: int, folder: Path, what: str) -> int:
     return descriptor
 
 
+def limit_of(error: OSError | ValueError) -> str:
+    """Say which limit stands behind an error of the system, and how to raise it."""
+    limits = {
+        errno.EMFILE: "this process has too many open files: raise `ulimit -n`",
+        errno.ENFILE: "the machine has too many open files: raise fs.file-max",
+        errno.ENOMEM: "check `ulimit -v`",
+        errno.EFBIG: "check `ulimit -f`",
+    }
+    return limits.get(getattr(error, "errno", None) or 0, "check `ulimit -a`")
+
+
 def create(size: int, what: str, *, folder: Path | None = None) -> int:
     """Return a descriptor of new shared memory, zeroed: a memfd, or an unlinked file in `folder`."""
     check_memory(size, what, memory_left())
@@ -104,7 +116,7 @@ def create(size: int, what: str, *, folder: Path | None = None) -> int:
         return _unlinked_file(size, folder or SHM_FOLDER, what)
     except OSError as error:
         raise BadInput(
-            f"{what} needs {mib(size)} of shared memory, and the system refused: {error}; check `ulimit -a`"
+            f"{what} needs {mib(size)} of shared memory, and the system refused: {error}; {limit_of(error)}"
         ) from error
 
 
@@ -113,4 +125,4 @@ def map_memory(descriptor: int, size: int, what: str) -> mmap.mmap:
     try:
         return mmap.mmap(descriptor, size)
     except (OSError, ValueError) as error:
-        raise BadInput(f"{what} could not map {mib(size)}: {error}; check `ulimit -v`") from error
+        raise BadInput(f"{what} could not map {mib(size)}: {error}; {limit_of(error)}") from error

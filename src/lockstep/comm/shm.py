@@ -61,7 +61,10 @@ class ShmGroup(SegmentGroup):
 
     def _take_fast_path(self, opts: Any) -> bool:
         """Return whether a call may take the fast path, see [Note: the fast path]; if so, the turn is taken."""
-        return not opts.asyncOp and self._broken is None and self._operations.take_turn()
+        if opts.asyncOp or self._broken is not None:
+            return False
+        self._check_process()
+        return self._operations.take_turn()
 
     def _done(self, result: list[Tensor]) -> Work:
         """Return a Work that is done: the last one again if nothing else refers to it, because a new one is slow."""
@@ -97,6 +100,8 @@ class ShmGroup(SegmentGroup):
         if kind is CollectiveKind.all_reduce and any(t.layout is torch.sparse_coo for t in tensor_list):
             return self._issue(opts, lambda deadline: self._sparse(tensor_list, op, deadline), tensor_list)
         tensors.check_cpu(tensor_list)
+        if root in (-1, self._rank):
+            tensors.check_written(tensor_list)
         for tensor in tensor_list:
             rank_tree.check(op, tensor.dtype)
 
@@ -121,6 +126,8 @@ class ShmGroup(SegmentGroup):
         """Copy the root's tensor to all ranks."""
         tensors.check_cpu(tensor_list)
         root = opts.rootRank
+        if self._rank != root:
+            tensors.check_written(tensor_list)
 
         def operation(deadline: Deadline) -> None:
             for part, tensor in enumerate(tensor_list):
@@ -154,6 +161,7 @@ class ShmGroup(SegmentGroup):
         for outputs, source in zip(output_lists, input_list, strict=True):
             tensors.check_cpu([source, *outputs])
             if root in (-1, self._rank):
+                tensors.check_written(outputs)
                 tensors.check_list(outputs, source, self._size, f"the output of {kind.name}")
 
         def operation(deadline: Deadline) -> None:
@@ -180,6 +188,7 @@ class ShmGroup(SegmentGroup):
         """Collect several tensors of every rank, each in one tensor."""
         opts = opts or AllgatherOptions()
         tensors.check_cpu([*outputs, *inputs])
+        tensors.check_written(outputs)
         for output, source in zip(outputs, inputs, strict=True):
             if output.numel() != source.numel() * self._size or output.dtype != source.dtype:
                 raise BadInput(
@@ -204,6 +213,7 @@ class ShmGroup(SegmentGroup):
         output, root = output_list[0], opts.rootRank
         inputs = input_lists[0] if self._rank == root else []
         tensors.check_cpu([output, *inputs])
+        tensors.check_written([output])
         if self._rank == root:
             tensors.check_list(inputs, output, self._size, "the input of scatter")
 
@@ -220,6 +230,7 @@ class ShmGroup(SegmentGroup):
         opts = opts or dist.ReduceScatterOptions()
         for output, inputs in zip(output_list, input_lists, strict=True):
             tensors.check_cpu([output, *inputs])
+            tensors.check_written([output])
             tensors.check_list(inputs, output, self._size, "the input of reduce_scatter")
         op = _operator(opts.reduceOp)
 
@@ -237,6 +248,7 @@ class ShmGroup(SegmentGroup):
         """Combine several tensors over all ranks; rank r gets the r-th part of each."""
         opts = opts or dist.ReduceScatterOptions()
         tensors.check_cpu([*outputs, *inputs])
+        tensors.check_written(outputs)
         op = _operator(opts.reduceOp)
         for output, source in zip(outputs, inputs, strict=True):
             if source.numel() != output.numel() * self._size or output.dtype != source.dtype:
@@ -274,6 +286,7 @@ class ShmGroup(SegmentGroup):
         """Send the r-th part of a tensor, cut along its first dimension, to rank r."""
         opts = opts or dist.AllToAllOptions()
         tensors.check_cpu([output, source])
+        tensors.check_written([output])
         row = tensors.flat(output)
         rows_out, rows_in = (t.shape[0] if t.dim() else 1 for t in (output, source))
         outputs = tensors.split(row, rows_out, output_split_sizes, self._size, "the output of all_to_all_single")
@@ -291,6 +304,7 @@ class ShmGroup(SegmentGroup):
         result: list[Tensor] | None = None,
     ) -> Work:
         tensors.check_cpu([*outputs, *inputs])
+        tensors.check_written(outputs)
         if len(outputs) != self._size or len(inputs) != self._size:
             raise BadInput(f"all_to_all needs {self._size} tensors each way, found {len(inputs)} and {len(outputs)}")
 

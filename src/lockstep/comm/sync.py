@@ -106,4 +106,5 @@ class Rounds:
         later = self._waits[[r for _, r in self._waits].index(rank) + 1 :]
         missing = [rank] + [r for f, r in later if libc.trywait(f)]
         names = ", ".join(self._liveness.name(r) for r in sorted(missing))
-        raise PeerLost(f"{where()}: timed out after {deadline.seconds:g} s, still missing: {names}")
+        # "Timed out" comes first, as in gloo's messages: scripts look for it.
+        raise PeerLost(f"Timed out after {deadline.seconds:g} s in {where()}, still missing: {names}")

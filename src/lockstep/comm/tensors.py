@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_cpu(tensors: Iterable[Tensor]) -> None:
-    """Raise if a tensor is not dense and on the CPU."""
+    """Raise if a tensor is not dense, plain and on the CPU."""
     for tensor in tensors:
         if not tensor.is_cpu:
             raise BadInput(
@@ -26,6 +26,19 @@ def check_cpu(tensors: Iterable[Tensor]) -> None:
         if tensor.layout is not torch.strided:
             raise BadInput(
                 f"this collective needs dense tensors, found {tensor.layout}: only all_reduce accepts sparse ones"
+            )
+        if tensor.is_quantized or tensor.is_nested:
+            kind = "quantized" if tensor.is_quantized else "nested"
+            raise BadInput(f'backend "shm" needs plain tensors, found a {kind} one: exchange what it is made of')
+
+
+def check_written(tensors: Iterable[Tensor]) -> None:
+    """Raise if a result cannot be written to a tensor, before anything is exchanged."""
+    for tensor in tensors:
+        if any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+            raise BadInput(
+                f"found an expanded tensor (shape {tuple(tensor.shape)}, strides {tensor.stride()}), of which several "
+                "elements are one number in memory: a result cannot be written to it; use .contiguous()"
             )
 
 
@@ -37,6 +50,8 @@ def plain(tensor: Tensor) -> bool:
         and tensor.is_contiguous()
         and not tensor.is_neg()
         and not tensor.is_conj()
+        and not tensor.is_quantized
+        and not tensor.is_nested
     )
 
 

@@ -82,7 +82,7 @@ class Work(PythonWork):
             if self.help is not None and seconds <= 0:
                 self.help(self)  # not if the caller has a timeout: the operation knows only that of its group
             if not self._running.acquire(timeout=seconds if seconds > 0 else -1):
-                raise PeerLost(f"{self.where()}: not done within the {seconds:g} s of Work.wait()")
+                raise PeerLost(f"Timed out: {self.where()}: not done within the {seconds:g} s of Work.wait()")
             self._running.release()
         if self._error is not None:
             raise self._error

@@ -10,13 +10,17 @@ A comparison that was interrupted goes on from its folder: the plan is read back
 from __future__ import annotations
 
 import random
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from lockstep.errors import BadInput
-from lockstep.registry import BASELINE, describe
+from lockstep.registry import BASELINE, DEFAULT, describe
 from lockstep.report.units import plural
+from lockstep.train.recipe_trust import check_recipe
 from lockstep.train.records import write_document
 from lockstep.train.schema.plan_json import NAME, ComparisonPlan, Way, read_comparison_plan
 from lockstep.train.spec import RunSpec, source_of, versions
@@ -30,7 +34,8 @@ def ways(
 ) -> tuple[Way, ...]:
     """Return the rows of a comparison: the same threads for all, every number of lanes, and `single` on all cores.
 
-    Lanes that are None are the recipe's. Of several numbers of workers, 1 is what `single` is.
+    Lanes that are None are the recipe's. Of several numbers of workers, 1 is what `single` is. Where accelerators are
+    asked for by their kind, cores do not matter, and `ddp` without the promise of bits shows what the promise costs.
     """
     if len(set(strategies)) != len(strategies):
         raise BadInput(f"--strategies {','.join(strategies)}: each at most once")
@@ -43,7 +48,13 @@ def ways(
         for counts in [_counts(name, workers, BASELINE in strategies)]
         for count in counts
     ]
-    if BASELINE in strategies and cpus > threads:
+    if spec.device not in ("auto", "cpu"):
+        exact = [place for place, way in enumerate(rows) if way.spec.strategy == DEFAULT and way.spec.workers > 1]
+        for place in exact[-1:]:
+            rows.insert(
+                place + 1, Way(name=f"{rows[place].name}, inexact", spec=replace(rows[place].spec, exact=False))
+            )
+    elif BASELINE in strategies and cpus > threads:
         place = next(place for place, way in enumerate(rows) if way.spec.strategy == BASELINE)
         wide = Way(name=f"{rows[place].name}, {cpus} threads", spec=replace(rows[place].spec, threads=cpus))
         rows.insert(place + 1, wide)
@@ -98,8 +109,11 @@ def write_plan(folder: Path, plan: ComparisonPlan) -> None:
     write_document(folder / NAME, plan)
 
 
-def read_plan(folder: Path) -> ComparisonPlan:
-    """Read a plan back, and refuse to go on with other versions or another recipe: the rows would not be comparable."""
+def read_plan(folder: Path, recipe: str | None = None) -> ComparisonPlan:
+    """Read a plan back, and refuse to go on with other versions or another recipe: the rows would not be comparable.
+
+    `recipe` is typed by the user, where the folder alone is not trusted, see recipe_trust.py.
+    """
     if not (folder / NAME).is_file():
         raise BadInput(f"{folder} has no {NAME}: --resume wants the folder of an earlier `lockstep compare`")
     plan, here = read_comparison_plan(folder), versions()
@@ -107,6 +121,13 @@ def read_plan(folder: Path) -> ComparisonPlan:
     other = [f"{name} {made.get(name)}, here {here[name]}" for name in here if made.get(name) != here[name]]
     if other:
         raise BadInput(f"{folder} was begun with other versions ({'; '.join(other)}). {NEW}")
+    if recipe is not None:
+        ways = [structs.replace(way, spec=replace(way.spec, recipe=recipe)) for way in plan.ways]
+        plan = structs.replace(plan, ways=tuple(ways))
     if plan.source != source_of(plan.ways[0].spec.recipe):
         raise BadInput(f"the recipe {plan.ways[0].spec.recipe} has changed since {folder} was begun. {NEW}")
+    if recipe is None:
+        command = f"lockstep compare RECIPE --resume {shlex.quote(str(folder))}"
+        for named in dict.fromkeys(way.spec.recipe for way in plan.ways):
+            check_recipe(named, plan.source, folder, command)
     return plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from mmap import mmap
@@ -24,7 +25,7 @@ class FieldValues(ABC):
     """Whether `items` itself counts negative indices from the end and raises for those out of range."""
 
     def __init__(self, field: Field, values: np.ndarray[Any, Any]) -> None:
-        self.kind = field.kind
+        self.kind, self._name = field.kind, field.name
         self.dtype = torch_dtype(field.dtype)
         self._carried = self.dtype not in NUMPY
         self._values = values
@@ -42,7 +43,15 @@ class FieldValues(ABC):
         part = self.array(index)
         if self.kind == "tensor":
             return torch.from_numpy(part).view(self.dtype) if self._carried else torch.from_numpy(part)
-        return part.tobytes().decode("utf-8", "surrogatepass") if self.kind == "text" else part.tobytes()
+        return self._text(part.tobytes()) if self.kind == "text" else part.tobytes()
+
+    def _text(self, data: bytes) -> str:
+        try:
+            return data.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise BadInput(
+                f"field {self._name!r} has text that is not UTF-8 ({error.reason}): write it again"
+            ) from None
 
     def items(self, indices: Sequence[int]) -> list[Any]:
         """Return several items."""
@@ -164,7 +173,7 @@ def open_field(mapped: mmap, schema: Schema, field: Field, where: str) -> FieldV
     values = np.frombuffer(mapped, dtype=np.uint8, count=field.values.size, offset=field.values.at)
     values = values.view(numpy_dtype(dtype)) if field.values.size % dtype.itemsize == 0 else values[:0]
     if field.offsets is None:
-        count = schema.items * int(np.prod([size or 0 for size in field.shape or ()], dtype=np.int64))
+        count = schema.items * math.prod(size or 0 for size in field.shape or ())
         _check(field, where, count * dtype.itemsize, None not in (field.shape or ()))
         return FixedShapeValues(field, values, schema.items)
     offsets = memoryview(mapped)[field.offsets.at : field.offsets.at + field.offsets.size].cast("q")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lockstep.data.ragged_format import FieldKind, Structure
 from lockstep.errors import BadInput
 
 # Dtypes that numpy does not have are stored as integers of the same size and bits.
@@ -41,7 +42,7 @@ ACCEPTED = "a tensor, an array, a number, a str, bytes, or a tuple or dict of th
 class FieldBytes(NamedTuple):
     """One field of one item, as bytes."""
 
-    kind: str
+    kind: FieldKind
     """`tensor`, `text` or `bytes`."""
     dtype: str
     """torch's name."""
@@ -51,7 +52,7 @@ class FieldBytes(NamedTuple):
     """Contiguous bytes, by the buffer protocol; not a copy if the item was contiguous."""
 
 
-def take_apart(item: Any) -> tuple[str, dict[str, Any]]:
+def take_apart(item: Any) -> tuple[Structure, dict[str, Any]]:
     """Return an item's structure and its fields by name."""
     if isinstance(item, Mapping):
         odd = [key for key in item if not isinstance(key, str)]

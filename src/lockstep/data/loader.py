@@ -64,6 +64,13 @@ class Share:
     """Of the order of samples."""
     drop_last: bool = False
     """Whether a short last batch of an epoch is left out."""
+    in_turn: bool = False
+    """Whether lanes are dealt out in turn; else a worker has contiguous ones."""
+
+    @property
+    def owned(self) -> range:
+        """The lanes of this worker."""
+        return owned_lanes(self.lanes, self.workers, self.rank, in_turn=self.in_turn)
 
     def steps(self, samples: int) -> int:
         """Return how many steps an epoch of so many samples has."""
@@ -99,7 +106,7 @@ class Epoch:
 
     def __iter__(self) -> Iterator[StepSamples]:
         share = self.share
-        mine = owned_lanes(share.lanes, share.workers, share.rank)
+        mine = share.owned
         for index in range(self.start, share.steps(self.samples)):
             first = index * share.global_batch
             count = min(share.global_batch, self.samples - first)
@@ -193,7 +200,7 @@ def _with_workers(source: Source, reader: Reader, epoch: Epoch) -> DataLoader[An
 def _streamed(source: Source, share: Share, seeds: SampleSeeds, start: int, first_step: int) -> Iterator[Batch]:
     """Cut a stream into the same lanes for any number of workers: each reads all of it and keeps its own lanes."""
     stream = read_stream(source.dataset, seeds)
-    mine = owned_lanes(share.lanes, share.workers, share.rank)
+    mine = share.owned
     collate = source.collate or default_collate
     read = sum(1 for _ in itertools.islice(stream, start * share.global_batch))
     for index in itertools.count():

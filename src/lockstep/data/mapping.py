@@ -17,6 +17,7 @@ import fcntl
 import hashlib
 import mmap
 import os
+import stat
 import weakref
 from multiprocessing import context, reduction
 from pathlib import Path
@@ -48,9 +49,12 @@ class RaggedMapping:
         size = os.fstat(descriptor).st_size
         if size == 0:  # an empty file cannot be mapped
             read_header(memoryview(b""), where)
-        self.map = mmap.mmap(
-            descriptor, size, flags=mmap.MAP_PRIVATE | MAP_NORESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
-        )
+        try:
+            self.map = mmap.mmap(
+                descriptor, size, flags=mmap.MAP_PRIVATE | MAP_NORESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+            )
+        except OSError as error:
+            raise BadInput(f"cannot map {where} ({size} bytes): {error.strerror}; check `ulimit -v`") from error
         self.header, self.schema = read_header(memoryview(self.map), where)
 
     def verify(self) -> None:
@@ -92,10 +96,12 @@ def seal(descriptor: int) -> RaggedMapping:
 def open_file(path: Path) -> RaggedMapping:
     """Map a file; raise if it is not a complete Ragged."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise BadInput(f"cannot open {path}: {error.strerror}; check the path and its permissions") from error
-    if not os.path.isfile(path):  # noqa: PTH113 - one call
+        # Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:  # a null character in the name
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"cannot open {path}: {reason}; check the path and its permissions") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise BadInput(f"{path} is not a file: pass the path of a file that Ragged.write or Ragged.save wrote")
     return RaggedMapping(descriptor, path.absolute())

@@ -19,8 +19,10 @@ from lockstep.data.batch import check_how
 from lockstep.data.field_values import open_field
 from lockstep.data.mapping import CHUNK, RaggedMapping, attach, open_file, seal
 from lockstep.data.ragged_format import HEADER_BYTES, NO_HASH, pack_header
+from lockstep.data.ragged_tables import check_fields, check_tables
 from lockstep.data.ragged_writer import RaggedWriter
 from lockstep.data.target import Target, new_file
+from lockstep.errors import BadInput
 
 
 class Ragged(Dataset[Any]):
@@ -47,12 +49,16 @@ class Ragged(Dataset[Any]):
 
     def _adopt(self, mapping: RaggedMapping, how: str = "packed", fill: float = 0.0) -> Ragged:
         where = str(mapping.path or "this memory")
+        check_fields(mapping.schema, where)
         self._mapping = mapping
         self._how, self._fill = check_how(how), fill
         self._length = mapping.schema.items
         self._structure = mapping.schema.structure
         self._names = [field.name for field in mapping.schema.fields]
-        self._fields = [open_field(mapping.map, mapping.schema, field, where) for field in mapping.schema.fields]
+        try:
+            self._fields = [open_field(mapping.map, mapping.schema, field, where) for field in mapping.schema.fields]
+        except ValueError as error:  # a shape that numpy cannot make, though it holds no element
+            raise BadInput(f"{where} is damaged: a field has an impossible shape ({error}); write it again") from error
         self._only = self._fields[0] if self._structure == "value" else None
         return self
 
@@ -66,11 +72,13 @@ class Ragged(Dataset[Any]):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, verify: bool = False) -> Ragged:
-        """Map a file; magic, version and sizes are always checked, the hash of its bytes only with `verify`."""
+        """Map a file; header, schema and tables are always checked, the hash of its bytes only with `verify`."""
         mapping = open_file(Path(path))
         if verify:
             mapping.verify()
-        return cls.__new__(cls)._adopt(mapping)
+        opened = cls.__new__(cls)._adopt(mapping)
+        check_tables(mapping.map, mapping.schema, str(path))
+        return opened
 
     def save(self, path: str | os.PathLike[str], *, hashed: bool = True) -> None:
         """Write the data as this process sees it to a file; the file gets its name when it is complete."""

@@ -19,10 +19,16 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
 
-from lockstep.errors import BadInput
+import msgspec
+
+from lockstep.errors import BadInput, printable
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Structure = Literal["value", "tuple", "dict", "none"]
+FieldKind = Literal["tensor", "text", "bytes"]
 
 MAGIC = b"\x89RAGGED\n"
 VERSION = 1
@@ -55,9 +61,9 @@ class RaggedHeader:
 class Region:
     """Where a run of bytes is."""
 
-    at: int
+    at: Count
     """First byte."""
-    size: int
+    size: Count
     """How many."""
 
 
@@ -67,11 +73,11 @@ class Field:
 
     name: str
     """Its key in a dict item, its position in a tuple, or empty."""
-    kind: str
-    """`tensor`, `text` or `bytes`."""
+    kind: FieldKind
+    """What an item is."""
     dtype: str
     """torch's name, without `torch.`."""
-    shape: tuple[int | None, ...] | None
+    shape: tuple[Count | None, ...] | None
     """None for a dimension that differs between items; None as a whole if even the number of dimensions differs."""
     values: Region
     """The elements of all items, one after another."""
@@ -85,9 +91,9 @@ class Field:
 class Schema:
     """What the items are."""
 
-    items: int
+    items: Count
     """How many."""
-    structure: str
+    structure: Structure
     """`value`, `tuple`, `dict`, or `none` if there are no items."""
     fields: tuple[Field, ...]
     """The fields of an item."""
@@ -98,19 +104,8 @@ class Schema:
 
     @classmethod
     def from_json(cls, data: bytes) -> Schema:
-        """Read a stored schema; raise ValueError, KeyError or TypeError for anything else."""
-        content = json.loads(data)
-        parts = tuple(_field(part) for part in content["fields"])
-        return cls(items=int(content["items"]), structure=str(content["structure"]), fields=parts)
-
-
-def _field(content: dict[str, Any]) -> Field:
-    regions = {name: content[name] and Region(**content[name]) for name in ("values", "offsets", "shapes")}
-    shape = content["shape"]
-    known = {field.name for field in fields(Field)}
-    if set(content) != known or regions["values"] is None:
-        raise KeyError(f"fields {sorted(content)}")
-    return Field(**{**content, **regions, "shape": None if shape is None else tuple(shape)})
+        """Read a stored schema; raise ValueError or RecursionError for anything else."""
+        return msgspec.convert(json.loads(data), cls)
 
 
 def aligned(size: int, to: int = ALIGNMENT) -> int:
@@ -162,8 +157,8 @@ def read_header(data: memoryview, where: str) -> tuple[RaggedHeader, Schema]:
         raise BadInput(f"{where} is damaged: the checksum of its schema does not match; copy it again")
     try:
         schema = Schema.from_json(text)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{where} has a schema that cannot be read ({error!r}): write it again") from error
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise BadInput(f"{where} has a schema that cannot be read ({printable(str(error))}): write it again") from None
     _check_regions(schema, schema_at, where)
     return RaggedHeader(token=token, size=size, schema_at=schema_at, schema=text, sha256=sha256), schema
 

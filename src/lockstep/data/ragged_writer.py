@@ -20,7 +20,17 @@ from typing import IO, Any
 import numpy as np
 
 from lockstep.data.items import FieldBytes, field_bytes, take_apart, torch_dtype
-from lockstep.data.ragged_format import HEADER_BYTES, NO_HASH, PAGE, Field, RaggedHeader, Region, Schema, pack_header
+from lockstep.data.ragged_format import (
+    HEADER_BYTES,
+    NO_HASH,
+    PAGE,
+    Field,
+    RaggedHeader,
+    Region,
+    Schema,
+    Structure,
+    pack_header,
+)
 from lockstep.data.target import Target
 from lockstep.data.tensor_block import MAX_TENSORS, TensorBlock
 from lockstep.errors import BadInput
@@ -123,7 +133,7 @@ class RaggedWriter:
         self._target = target
         self._folder = folder
         self._fields: dict[str, FieldWriter] = {}
-        self._structure = "none"
+        self._structure: Structure = "none"
         self._items = 0
         target.skip(HEADER_BYTES)
         target.align(PAGE)  # see [Note: values at a page]
@@ -169,7 +179,7 @@ class RaggedWriter:
                 raise BadInput(f"item {self._items} cannot be stored: {error}") from error
             self._items += 1
 
-    def _begin(self, structure: str, parts: dict[str, FieldBytes]) -> None:
+    def _begin(self, structure: Structure, parts: dict[str, FieldBytes]) -> None:
         self._structure = structure
         widest = max(parts, key=lambda name: memoryview(parts[name].data).nbytes)
         for name, first in parts.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -177,6 +178,14 @@ def read_stream(dataset: Iterable[Any], seeds: SampleSeeds) -> Iterator[Any]:
                 raise
         yield item
         position += 1
+
+
+def first_samples(source: Source, count: int) -> Any:
+    """Return the first samples as one batch."""
+    if source.stream:
+        samples = list(islice(read_stream(source.dataset, SampleSeeds(0, 0)), count))
+        return (source.collate or default_collate)(samples)
+    return fetch(source.dataset, list(range(min(count, source.samples or count))), source.collate)
 
 
 def _own_collate(dataset: Any) -> Collate:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from lockstep.comm.combine import BLOCK_BYTES, in_blocks, kernels, quiet
 from lockstep.comm.wire import AVERAGE
+from lockstep.exchange.traffic import Parcel, Traffic
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Add, Node, additions, cover
 
@@ -36,11 +37,13 @@ class Exchange(ABC):
     """Whether the workers of a host see one copy of the weights."""
     name = "in process"
     """What reports call it."""
+    overlaps = False
+    """Whether sums and new weights have traffic of their own while backward computes others, see traffic.py."""
 
-    def __init__(self, lanes: int, workers: int, rank: int) -> None:
+    def __init__(self, lanes: int, workers: int, rank: int, *, in_turn: bool = False) -> None:
+        """`in_turn`: lanes are dealt out in turn, so each is a partial of its own."""
         self.lanes, self.workers, self.rank = lanes, workers, rank
-        self.owned = owned_lanes(lanes, workers, rank)
-        everyone = self.held(lanes, workers)
+        everyone = self.held(lanes, workers, in_turn=in_turn)
         self.nodes = everyone[rank]
         """This worker's partials."""
         self.most = max(len(nodes) for nodes in everyone)
@@ -51,9 +54,12 @@ class Exchange(ABC):
         self._plan: list[Add] = additions(lanes, flat)
 
     @staticmethod
-    def held(lanes: int, workers: int) -> list[list[Node]]:
+    def held(lanes: int, workers: int, *, in_turn: bool = False) -> list[list[Node]]:
         """Return the partials that each worker holds, by rank."""
-        return [cover(lanes, owned_lanes(lanes, workers, rank)) for rank in range(workers)]
+        owned = [owned_lanes(lanes, workers, rank, in_turn=in_turn) for rank in range(workers)]
+        if in_turn:
+            return [[Node(lane, lane + 1) for lane in lanes_of_one] for lanes_of_one in owned]
+        return [cover(lanes, lanes_of_one) for lanes_of_one in owned]
 
     @abstractmethod
     def weights(self, numel: int, dtype: torch.dtype, device: str) -> Tensor:
@@ -82,9 +88,23 @@ class Exchange(ABC):
     def gather_weights(self, flat: Tensor) -> None:  # noqa: B027 - where memory is shared, nothing is to be done
         """Give every worker the slices that the others updated; nothing to do where memory is shared."""
 
+    def traffic(
+        self, partials: Sequence[Sequence[Tensor]], weights: Sequence[Tensor], pieces: Sequence[Parcel]
+    ) -> Traffic | None:
+        """Return what goes between workers during backward, of these sections; None: all is exchanged after it."""
+        return None
+
     @abstractmethod
     def whole_gradient(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Return the whole reduced gradient to a worker that updates whole tensors; None: another one does."""
+
+    def divided(self, total: Tensor, weight: float) -> Tensor:
+        """Divide a sum over all lanes by their weight, in place."""
+        return self._add_up([total], (), weight)
+
+    def add_up_all(self, parts: Sequence[Tensor], weight: float) -> Tensor:
+        """Add up the parts of a slice, as `Traffic.arrived` returns them, in place of the first, and divide."""
+        return self._add_up(parts, self._plan, weight)
 
     def _add_up(self, parts: Sequence[Tensor], plan: Sequence[Add], weight: float | None = None) -> Tensor:
         """Add partials in tree order, in place; with a weight, all are added up to the first, and that is divided.

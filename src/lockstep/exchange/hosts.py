@@ -35,6 +35,8 @@ from lockstep.comm.group import Group
 from lockstep.comm.identity import Identity
 from lockstep.comm.shm import ShmGroup
 from lockstep.exchange.base import Exchange
+from lockstep.exchange.host_traffic import HostTraffic
+from lockstep.exchange.traffic import Parcel, Traffic
 from lockstep.lanes.tree import additions, merge_plan
 from lockstep.torch_compat.distributed import PrefixStore, default_store
 
@@ -82,66 +84,84 @@ def host_arena(group: Group, ranks: Sequence[int], nbytes: int) -> Arena:
 class ArenaPerHost(Exchange):
     """Workers that are processes of several hosts, which share memory within each."""
 
+    overlaps = True
+
     def __init__(self, arena: Arena, lanes: int, group: Group, hosts: Sequence[Sequence[int]]) -> None:
         super().__init__(lanes, group.size, group.rank)
-        self.name = f"arena + {group.backend}"
+        together = any(len(ranks) > 1 for ranks in hosts)
+        self.name = f"arena + {group.backend}" if together else f"messages over {group.backend}"
         self._group = group.process_group
-        self._arena = arena
+        self.arena = arena
         self._ranks = next(ranks for ranks in hosts if self.rank in ranks)
         self._first = [ranks[0] for ranks in hosts]
         carrying = [carriers(ranks, self.workers) for ranks in hosts]
-        self._sources = [carrier[self.rank] for carrier in carrying]
+        self.sources = [carrier[self.rank] for carrier in carrying]
         """Who carries this rank's slice, host by host; itself on its own."""
         mine = carrying[list(hosts).index(self._ranks)]
-        self._carried = [owner for owner, carrier in mine.items() if carrier == self.rank != owner]
+        self.carried = [owner for owner, carrier in mine.items() if carrier == self.rank != owner]
         """Whose slices this rank carries, its own apart."""
         sums = [merge_plan(lanes, [node for rank in ranks for node in self._covers[rank]]) for ranks in hosts]
         self._left = [[position for _, position in one.left] for one in sums]
         """The partials that hold what a host's own additions leave, host by host."""
         self._local_plan = sums[list(hosts).index(self._ranks)].steps
+        self.left_here = self._left[list(hosts).index(self._ranks)]
+        """The same of this host."""
         self._plan = additions(lanes, [node for one in sums for node, _ in one.left])
         self._made: dict[int, list[Tensor]] = {}
         self._inboxes: dict[int, list[list[Tensor]]] = {}
 
     def weights(self, numel: int, dtype: torch.dtype, device: str) -> Tensor:
         """Return the host's one buffer."""
-        return self._arena.shared(numel, dtype)
+        return self.arena.shared(numel, dtype)
 
     def partials(self, numel: int, dtype: torch.dtype, device: str) -> list[Tensor]:
         """Return own buffers in the arena."""
-        every = [[self._arena.shared(numel, dtype) for _ in self._covers[rank]] for rank in self._ranks]
+        every = [[self.arena.shared(numel, dtype) for _ in self._covers[rank]] for rank in self._ranks]
         mine = every[self._ranks.index(self.rank)]
         self._made[id(mine[0])] = [one for row in every for one in row]
         length = numel // self.workers
         self._inboxes[id(mine[0])] = [
             [torch.empty(length if source != self.rank else 0, dtype=dtype) for _ in left]
-            for source, left in zip(self._sources, self._left, strict=True)
+            for source, left in zip(self.sources, self._left, strict=True)
         ]
         return mine
 
     def barrier(self) -> None:
         """Wait for all ranks of the host; between hosts the messages themselves wait."""
-        self._arena.barrier()
+        self.arena.barrier()
 
     def mean(self, partials: Sequence[Tensor], part: range, weight: float) -> Tensor:
         """Do steps 1 to 3, in place, see [Note: in place]; every worker asks for its own slice at the same time."""
         length, made = len(part), self._made[id(partials[0])]
         inboxes, pending = self._inboxes[id(partials[0])], []
-        for source, inbox in zip(self._sources, inboxes, strict=True):
+        for source, inbox in zip(self.sources, inboxes, strict=True):
             if source != self.rank:
-                pending += [self._receive(buffer, source) for buffer in inbox]
-        left = self._left[self._sources.index(self.rank)]
-        for owner in (*self._carried, self.rank):  # the own slice last: it is added up while the others travel
+                pending += [self.receive(buffer, source) for buffer in inbox]
+        left = self.left_here
+        for owner in (*self.carried, self.rank):  # the own slice last: it is added up while the others travel
             slices = [one[owner * length : (owner + 1) * length] for one in made]
-            self._add_up(slices, self._local_plan)
+            self.add_up_host(slices)
             if owner != self.rank:
-                pending += [self._send(slices[position], owner) for position in left]
+                pending += [self.send(slices[position], owner) for position in left]
         _wait(pending)
         received = [
             [slices[position] for position in left] if source == self.rank else inbox
-            for source, inbox in zip(self._sources, inboxes, strict=True)
+            for source, inbox in zip(self.sources, inboxes, strict=True)
         ]
         return self._add_up([one for row in received for one in row], self._plan, weight)
+
+    def traffic(
+        self, partials: Sequence[Sequence[Tensor]], weights: Sequence[Tensor], pieces: Sequence[Parcel]
+    ) -> Traffic:
+        """Return the messages of a step that begin during backward."""
+        keys = [id(one[0]) for one in partials]
+        rows = zip(keys, weights, strict=True)
+        return HostTraffic(self, [(self._made[key], self._inboxes[key], flat) for key, flat in rows], pieces)
+
+    def add_up_host(self, slices: Sequence[Tensor]) -> None:
+        """Do step 1 for one slice of all the host's partials, in place."""
+        if self._local_plan:
+            self._add_up(slices, self._local_plan)
 
     def whole_gradient(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Let the first rank of each host update: it gets all slices in its first partial."""
@@ -153,13 +173,13 @@ class ArenaPerHost(Exchange):
 
     def sum_disjoint(self, numbers: Tensor) -> Tensor:
         """Add up within each host, between their first ranks, and tell each host: exact in any order."""
-        group = self._arena.group
+        group = self.arena.group
         group.allreduce([numbers], _now(dist.AllreduceOptions()))
         if self.rank == self._ranks[0]:
             others = [rank for rank in self._first if rank != self.rank]
             inbox = [torch.empty_like(numbers) for _ in others]
-            pending = [self._receive(buffer, rank) for buffer, rank in zip(inbox, others, strict=True)]
-            _wait([*pending, *(self._send(numbers, rank) for rank in others)])
+            pending = [self.receive(buffer, rank) for buffer, rank in zip(inbox, others, strict=True)]
+            _wait([*pending, *(self.send(numbers, rank) for rank in others)])
             for buffer in inbox:
                 numbers += buffer
         options = _now(dist.BroadcastOptions())
@@ -170,9 +190,9 @@ class ArenaPerHost(Exchange):
     def broadcast_weights(self, flat: Tensor) -> None:
         """Rank 0 wins: it sends its weights to the first rank of every other host."""
         if self.rank == 0:
-            _wait(self._send(flat, rank) for rank in self._first if rank != 0)
+            _wait(self.send(flat, rank) for rank in self._first if rank != 0)
         elif self.rank in self._first:
-            _wait([self._receive(flat, 0)])
+            _wait([self.receive(flat, 0)])
         self.barrier()
 
     def gather_weights(self, flat: Tensor) -> None:
@@ -181,24 +201,29 @@ class ArenaPerHost(Exchange):
 
     def _spread(self, flat: Tensor) -> None:
         """Send the own slice of a host's buffer to the other hosts, and put theirs in place."""
-        pending = [self._receive(flat[self._slice(flat, owner)], owner) for owner in self._carried]
+        pending = [self.receive(flat[self._slice(flat, owner)], owner) for owner in self.carried]
         mine = flat[self._slice(flat, self.rank)]
-        _wait([*pending, *(self._send(mine, carrier) for carrier in self._sources if carrier != self.rank)])
+        _wait([*pending, *(self.send(mine, carrier) for carrier in self.sources if carrier != self.rank)])
 
-    def _send(self, tensor: Tensor, to: int) -> dist.Work | None:
-        return dist.isend(tensor, group=self._group, group_dst=to)
+    def send(self, tensor: Tensor, to: int, tag: int = 0) -> dist.Work:
+        """Begin to send; messages with one tag arrive in order."""
+        work = dist.isend(tensor, group=self._group, group_dst=to, tag=tag)
+        assert work is not None
+        return work
 
-    def _receive(self, tensor: Tensor, source: int) -> dist.Work | None:
-        return dist.irecv(tensor, group=self._group, group_src=source)
+    def receive(self, tensor: Tensor, source: int, tag: int = 0) -> dist.Work:
+        """Begin to receive."""
+        work = dist.irecv(tensor, group=self._group, group_src=source, tag=tag)
+        assert work is not None
+        return work
 
     def _slice(self, flat: Tensor, owner: int) -> slice:
         length = flat.numel() // self.workers
         return slice(owner * length, (owner + 1) * length)
 
 
-def _wait(pending: Iterable[dist.Work | None]) -> None:
+def _wait(pending: Iterable[dist.Work]) -> None:
     for work in list(pending):  # all are begun before one is waited for
-        assert work is not None
         work.wait()
 
 

@@ -40,11 +40,7 @@ class InProcess(Exchange):
 
     def partials(self, numel: int, dtype: torch.dtype, device: str) -> list[Tensor]:
         """Return own tensors, and let the others find them."""
-        made = [torch.zeros(numel, dtype=dtype, device=device) for _ in self.nodes]
-        self._common.partials[self._made, self.rank] = made
-        self._ids[id(made[0])] = self._made
-        self._made += 1
-        return made
+        return self._publish([torch.zeros(numel, dtype=dtype, device=device) for _ in self.nodes])
 
     def barrier(self) -> None:
         """Wait for all threads."""
@@ -71,3 +67,10 @@ class InProcess(Exchange):
         total = torch.stack(self._common.numbers).sum(0)
         self.barrier()
         return total
+
+    def _publish(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Let the other threads find what this one made: all make the same, in the same order."""
+        self._common.partials[self._made, self.rank] = tensors
+        self._ids[id(tensors[0])] = self._made
+        self._made += 1
+        return tensors

@@ -15,6 +15,7 @@ section, and a smaller one lies within one. The gaps are zeros, which add nothin
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -69,6 +70,14 @@ def lay_out(shapes: Sequence[tuple[int, ...]], keys: Sequence[Hashable], workers
         unit = workers * BLOCK
         sections.append(Section(key, tuple(slots), max(1, -(-end // unit)) * unit))
     return sections
+
+
+def slots_within(slots: Sequence[TensorSlot], start: int, stop: int) -> Sequence[TensorSlot]:
+    """Return the slots of a section that have elements between two positions, or lie there without any."""
+    first = bisect_right(slots, start, key=lambda slot: slot.start)
+    while first and (slots[first - 1].stop > start or slots[first - 1].start == start):
+        first -= 1
+    return slots[first : bisect_left(slots, stop, key=lambda slot: slot.start)]
 
 
 def tensor_blocks(numel: int) -> int:

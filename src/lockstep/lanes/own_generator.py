@@ -13,9 +13,10 @@ from lockstep.torch_compat.tensors import TorchDispatchMode, argument_names
 
 
 class OwnGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active in a thread, operations of that thread draw from this generator instead of the default one.
+    """While active in a thread, operations of that thread draw from this generator instead of the CPU's default one.
 
-    With the same seed both give the same numbers.
+    With the same seed both give the same numbers. What draws on a device draws from that device's own generator, which
+    no other thread uses.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -26,7 +27,8 @@ class OwnGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
-        if _draws(func) and given.get("generator") is None and not _without_dropout(func, args, given):
+        needs_own = _draws(func) and given.get("generator") is None and not _without_dropout(func, args, given)
+        if needs_own and not _on_device(args, given):
             if not _takes_generator(func):
                 raise BadInput(
                     f"{func} draws random numbers and accepts no generator, so threads would share one: use the "
@@ -34,6 +36,14 @@ class OwnGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
             given["generator"] = self.generator
         return func(*args, **given)
+
+
+def _on_device(args: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
+    """Return whether an operation runs on a device that is not the CPU."""
+    tensors = [one.device for one in args if isinstance(one, torch.Tensor)]
+    asked = given.get("device")
+    devices = tensors or ([torch.device(asked)] if asked is not None else [])
+    return any(device.type != "cpu" for device in devices)
 
 
 @cache

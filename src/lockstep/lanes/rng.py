@@ -19,6 +19,11 @@ def seed_lane(seed: int, step: int, lane: int, device: str) -> None:
         torch.manual_seed(value)
 
 
+def seed_device(value: int, device: str) -> None:
+    """Seed the default generator of one device, which is the current one of this thread, and of no other."""
+    torch.get_device_module(device).manual_seed(value)
+
+
 def random_state(device: str) -> list[bytes]:
     """Return where a lane's random stream stands: the CPU's generator, then the device's, if that is another."""
     states = [torch.get_rng_state()]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from lockstep.errors import BadInput
 
 
-def owned_lanes(lanes: int, workers: int, rank: int) -> range:
-    """Return the contiguous lanes of one worker."""
+def owned_lanes(lanes: int, workers: int, rank: int, *, in_turn: bool = False) -> range:
+    """Return the lanes of one worker: contiguous ones, or every so many-th where lanes are dealt out in turn."""
+    if in_turn:
+        return range(rank, lanes, workers)
     return range(rank * lanes // workers, (rank + 1) * lanes // workers)
 
 
@@ -54,4 +56,16 @@ def check_lanes(lanes: int, workers: int, global_batch: int) -> None:
         advice = f"--lanes {best}" if best else f"a global batch of {lanes * -(-global_batch // lanes)}"
         raise BadInput(
             f"lanes={lanes} does not divide the global batch of {global_batch} into equal slices: use {advice}"
+        )
+
+
+def check_stages(workers: int, stages: int) -> None:
+    """Refuse a number of stages that does not divide the workers."""
+    if stages < 1:
+        raise BadInput(f"stages={stages}: at least 1 is needed")
+    if workers % stages:
+        fitting = [str(n) for n in range(1, workers + 1) if workers % n == 0]
+        raise BadInput(
+            f"{workers} workers cannot be divided into replicas of {stages} stages: use {', '.join(fitting)} stages, "
+            f"or {-(-workers // stages) * stages} workers"
         )

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from lockstep.world.resources import OMP
 
+WORKER = "lockstep.launch.worker"
+"""The program of a rank of our own strategies."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -21,16 +24,20 @@ class Job:
     """How many processes."""
     folder: Path | None = None
     """The run folder, for a recipe."""
-    module: str = "lockstep.launch.worker"
+    module: str = WORKER
     """The program of a rank, for a recipe."""
     script: tuple[str, ...] = ()
     """A Python script and its arguments, or `-m`, a module and its arguments, if there is no recipe."""
+    python: str = sys.executable
+    """The Python of every rank."""
     nodes: int | None = None
     """The number of hosts, for launchers that can choose it."""
     threads: int | None = None
     """Threads per worker; None: they are left to each rank."""
     extra: tuple[str, ...] = ()
     """More arguments for srun or mpirun."""
+    stoppable: bool = False
+    """Whether the ranks act on the signal before a time limit: then a launcher passes it on."""
     variables: dict[str, str] = field(default_factory=dict)
     """More environment variables for every rank."""
 
@@ -38,15 +45,15 @@ class Job:
     def command(self) -> list[str]:
         """The command of each rank."""
         if self.folder is not None:
-            return [sys.executable, "-m", self.module, str(self.folder)]
-        return [sys.executable, *self.script]
+            return [self.python, "-m", self.module, str(self.folder)]
+        return [self.python, *self.script]
 
     @property
     def foreign_command(self) -> list[str]:
         """The command under a launcher that does not set torch's variables: it sets them, then runs the script."""
         if self.folder is not None:
             return self.command
-        return [sys.executable, "-m", "lockstep.launch.script", *self.script]
+        return [self.python, "-m", "lockstep.launch.script", *self.script]
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,8 @@ class Outcome:
     """0 if all ended well."""
     exits: dict[int, int] = field(default_factory=dict)
     """Exit codes by rank as far as they are known, the first failure first; negative means a signal."""
+    hosts: dict[int, str] = field(default_factory=dict)
+    """Where ranks ran, as far as the launcher said it: a rank that died while it started has not."""
 
 
 class Launcher(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -40,6 +41,7 @@ def run_command(command: list[str], env: Mapping[str, str], is_own_line: Callabl
     A line for which that returns True is from the launcher itself, and is not repeated; the others are passed on to the
     terminal. The command has its own session, so that Ctrl-C reaches only this process, which then ends it.
     """
+    starter = os.getpid()
     process = subprocess.Popen(
         command,
         env=dict(env),
@@ -47,7 +49,7 @@ def run_command(command: list[str], env: Mapping[str, str], is_own_line: Callabl
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM, starter),
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -66,12 +68,14 @@ def run_command(command: list[str], env: Mapping[str, str], is_own_line: Callabl
     return code
 
 
-def _pass_on(source: IO[bytes], sink: TextIO, is_own_line: Callable[[str], bool]) -> None:
+def _pass_on(source: IO[bytes], sink: TextIO | None, is_own_line: Callable[[str], bool]) -> None:
+    """Read a launcher's output to its end, also if nobody can be shown it: a full pipe would stop the ranks."""
     for line in source:
         text = line.decode(errors="replace")
-        if not is_own_line(text.rstrip("\n")):
-            sink.write(text)
-            sink.flush()
+        if not is_own_line(text.rstrip("\n")) and sink is not None:
+            with contextlib.suppress(OSError, ValueError):  # closed, full, or without such a character
+                sink.write(text)
+                sink.flush()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

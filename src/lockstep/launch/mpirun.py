@@ -6,22 +6,21 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 from lockstep.launch.base import Job, Launcher, Outcome, rendezvous_file, threads_for
 from lockstep.launch.command import clean_environment, run_command
 from lockstep.registry import LauncherDescription
-from lockstep.train.schema.rank_jsonl import PATTERN, header_of, read_rank
 
-# How Open MPI reports that a rank ended by a signal, or with an exit code (two lines).
-OPEN_MPI_SIGNAL = re.compile(r"mpi\S+ noticed that process rank (\d+) .* exited on signal (\d+)")
-OPEN_MPI_RANK = re.compile(r"\s*Process name: \[\[\d+,\d+\],(\d+)\]")
-OPEN_MPI_CODE = re.compile(r"\s*Exit code:\s+(\d+)")
-# How MPICH reports it: with the process, not the rank.
-MPICH_PROCESS = re.compile(r"=\s+PID (\d+) RUNNING AT")
-MPICH_CODE = re.compile(r"=\s+EXIT CODE: (\d+)")
+# An mpirun names the first death that it sees, which may be that of a rank that it ended itself because another died
+# before, and MPICH names a process, not a rank. So the guard around a rank says how it ended, before mpirun can know.
+GUARD = Path(__file__).with_name("rank_guard.py")
+RANK_ENDED = re.compile(r"lockstep: rank (\d+) on (\S+) ended with (-?\d+)$")
 OWN_LINES = re.compile(
     r"-{60,}$|={60,}$|=\s|Primary job\s+terminated|a non-zero exit code\. Per user|mpi\S+ (detected|noticed) that"
-    r"|the job to be terminated\.|YOUR APPLICATION TERMINATED|This typically refers|Please see the FAQ page"
+    r"|the job to be terminated\.|\s*Process name: \[\[|\s*Exit code:\s"
+    r"|YOUR APPLICATION TERMINATED|This typically refers|Please see the FAQ page"
 )
 LAUNCHER = LauncherDescription(
     name="mpirun",
@@ -41,7 +40,7 @@ class Mpirun(Launcher):
         with rendezvous_file() as rendezvous:
             env = clean_environment({"LOCKSTEP_RENDEZVOUS": rendezvous, **threads_for(job), **job.variables})
             code = run_command(arguments(job, implementation()), env, output)
-        return Outcome(min(code, 255) if code >= 0 else 1, output.by_rank(job))
+        return Outcome(min(code, 255) if code >= 0 else 1, output.exits, output.hosts)
 
 
 def implementation() -> str:
@@ -60,42 +59,23 @@ def arguments(job: Job, flavour: str) -> list[str]:
             command.append("--allow-run-as-root")
     else:
         command += ["-bind-to", "none"]
-    inner = job.foreign_command
-    if flavour == "mpich" and job.script:
-        # Hydra ends the other ranks after a signal, but not after an exit code: make a signal of an exit code.
-        inner = ["sh", "-c", '"$@" || kill -9 $$', "sh", *inner]
-    return [*command, *job.extra, *inner]
+    return [*command, *job.extra, sys.executable, "-S", str(GUARD), flavour, *job.foreign_command]
 
 
 class MpirunOutput:
-    """Reads the lines that mpirun prints at the end: which rank ended first, and how."""
+    """Reads what the guards around the ranks say: which rank ended first, how, and where."""
 
     def __init__(self) -> None:
-        self.ranks: dict[int, int] = {}
-        """Exit codes by rank, from Open MPI."""
-        self.processes: dict[int, int] = {}
-        """Exit codes by process, from MPICH, which reports signals: our ranks end by one, see `process_exit`."""
-        self._subject = -1
+        self.exits: dict[int, int] = {}
+        """Exit codes by rank, the first failure first."""
+        self.hosts: dict[int, str] = {}
+        """Where these ranks ran."""
 
     def __call__(self, line: str) -> bool:
-        """Read a line; return whether it is from mpirun itself."""
-        if (match := OPEN_MPI_SIGNAL.search(line)) is not None:
-            self.ranks.setdefault(int(match[1]), -int(match[2]))
-        elif (match := OPEN_MPI_RANK.match(line) or MPICH_PROCESS.match(line)) is not None:
-            self._subject = int(match[1])
-        elif (match := OPEN_MPI_CODE.match(line)) is not None:
-            self.ranks.setdefault(self._subject, int(match[1]))
-        elif (match := MPICH_CODE.match(line)) is not None:
-            self.processes.setdefault(self._subject, -int(match[1]))
-        else:
+        """Read a line; return whether it is mpirun's or ours, and not for the user."""
+        match = RANK_ENDED.search(line)
+        if match is None:
             return OWN_LINES.match(line) is not None
+        self.exits[int(match[1])] = int(match[3])
+        self.hosts[int(match[1])] = match[2]
         return True
-
-    def by_rank(self, job: Job) -> dict[int, int]:
-        """Return the exit codes by rank; the rank of a process is in the header of its records."""
-        if self.processes and job.folder is not None:
-            for path in sorted(job.folder.glob(PATTERN)):
-                header = header_of(read_rank(path))
-                if header is not None and header.pid in self.processes:
-                    self.ranks.setdefault(header.rank, self.processes[header.pid])
-        return self.ranks

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 from multiprocessing import util
 from typing import NoReturn
 
+from lockstep.launch.socket_folder import remove_folder
 from lockstep.world.detect import detect
 
 
 def exit_now(code: int) -> NoReturn:
     """End the process at once: after a failure, threads that wait for a dead peer would keep it alive."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    release_semaphores()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # the descriptor was closed
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    release_resources()
     if code and detect(os.environ).launcher == "mpich":
         # Hydra ends a job after a signal, but after an exit code it lets the other ranks wait for ever.
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(code)
 
 
-def release_semaphores() -> None:
-    """Remove the named semaphores that this process made by multiprocessing, as an ordinary exit does.
+def release_resources() -> None:
+    """Remove the named semaphores and the folder of sockets that this process made by multiprocessing.
 
-    tqdm makes one for its first progress bar, and torch.compile shows such a bar. The fork server's resource tracker
-    lives until the command ends, and would then warn of each semaphore that is left.
+    An ordinary exit does so. tqdm makes a semaphore for its first progress bar, and torch.compile shows such a bar; the
+    fork server's resource tracker lives until the command ends, and would then warn of each that is left. A DataLoader
+    whose workers send tensors makes the folder.
     """
     synchronize = sys.modules.get("multiprocessing.synchronize")
-    if synchronize is None:
-        return
+    callbacks = [remove_folder, util._remove_temp_dir]  # type: ignore[attr-defined]
+    callbacks += [] if synchronize is None else [synchronize.SemLock._cleanup]
     for finalizer in list(util._finalizer_registry.values()):  # type: ignore[attr-defined]
-        if finalizer._callback is synchronize.SemLock._cleanup:
+        if finalizer._callback in callbacks:
             finalizer()

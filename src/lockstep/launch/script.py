@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput, RunFailed
 from lockstep.launch import find
-from lockstep.launch.base import Job
+from lockstep.launch.base import Job, Outcome
 from lockstep.launch.program import shown_name
 from lockstep.registry import LAUNCHERS
 from lockstep.train.failure import how_it_ended
@@ -21,10 +22,32 @@ if TYPE_CHECKING:
     from lockstep.launch.start import LauncherOptions
 
 
-def launch_script(
-    script: tuple[str, ...], workers: int, launcher: str, threads: str | None, options: LauncherOptions
-) -> None:
-    """Start a script, or `-m` and a module, on `workers` workers and wait; raise with the first rank that failed.
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What every rank of `lockstep launch` runs."""
+
+    script: tuple[str, ...]
+    """A script, or `-m` and a module, and its arguments."""
+    python: str = sys.executable
+    """The Python that runs it."""
+    runner: tuple[str, ...] = ()
+    """What runs it in turn, and gets it as arguments: `-m`, a module, and its own arguments."""
+
+
+def launch_script(program: Program, workers: int, launcher: str, threads: str | None, options: LauncherOptions) -> None:
+    """Start a program on `workers` workers and wait; raise with the first rank that failed."""
+    outcome = start_script(program, workers, launcher, threads, options)
+    if outcome.code:
+        name, who = shown_name(program.script), next(iter(outcome.exits.items()), None)
+        if who is None:
+            raise RunFailed(f"{name} failed: {launcher} ended with exit code {outcome.code}")
+        raise RunFailed(f"rank {who[0]} of {name} failed: {how_it_ended(who[1])}")
+
+
+def start_script(
+    program: Program, workers: int, launcher: str, threads: str | None, options: LauncherOptions
+) -> Outcome:
+    """Start a program on `workers` workers, and return how they ended.
 
     Every rank gets its number of threads (as typed, or None) as OMP_NUM_THREADS, under every launcher.
     """
@@ -33,21 +56,17 @@ def launch_script(
     rendezvous = {}
     if LAUNCHERS.get(launcher).local_rendezvous and "MASTER_ADDR" not in os.environ:
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    outcome = chosen.start(
+    return chosen.start(
         Job(
             workers=workers,
-            script=script,
+            script=(*program.runner, *program.script),
+            python=program.python,
             nodes=options.nodes,
             threads=count,
             extra=options.extra,
             variables=rendezvous,
         )
     )
-    if outcome.code:
-        who = next(iter(outcome.exits.items()), None)
-        if who is None:
-            raise RunFailed(f"{shown_name(script)} failed: {launcher} ended with exit code {outcome.code}")
-        raise RunFailed(f"rank {who[0]} of {shown_name(script)} failed: {how_it_ended(who[1])}")
 
 
 def _threads(typed: str | None, local_size: int, *, elsewhere: bool) -> int:

@@ -4,10 +4,11 @@
     1 start  ------------------------> import torch, once
     2 start rank r  -----------------> fork  --------------------------> set variables, join, train
     3 wait for the first sentinel <-------------------- exit status ---- end
-    4 if one failed: end the others. If this process ends: each rank notices and ends
+    4 if one failed: end the others. If this process ends: the kernel ends the ranks, see parent_death.py
 
 Python's own fork server does the forking. It imports modules and does nothing else, so no thread, no device context and
-no lock is ever copied into a rank. A script is not forked: it gets a new Python process, because it may not need torch.
+no lock is ever copied into a rank. A script, and the program of a peer, is not forked: it gets a new Python process,
+because it may not need torch.
 """
 
 from __future__ import annotations
@@ -26,17 +27,27 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from lockstep.launch.base import Job, Launcher, Outcome, rendezvous_file, threads_for
+from lockstep.errors import BadInput
+from lockstep.launch.base import WORKER, Job, Launcher, Outcome, rendezvous_file, threads_for
+from lockstep.launch.forwarding import forwarding
 from lockstep.launch.parent_death import die_with_parent, die_with_starter
+from lockstep.launch.socket_folder import told_to_server
+from lockstep.output import lose_output
 from lockstep.registry import LauncherDescription
 from lockstep.torch_compat.startup import COMPILER
 
 if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext
+    from multiprocessing.context import ForkServerContext, ForkServerProcess
 
-PRELOADED = ["torch", "torch.distributed", "lockstep.cli", "lockstep.launch.worker", "lockstep.train.loop"]
-PRELOADED += ["lockstep.train.preflight", "lockstep.strategies.torch_ddp.strategy", "psutil"]
+PRELOADED = ["lockstep.launch.socket_folder", "torch", "torch.distributed", "lockstep.cli", "lockstep.launch.worker"]
+PRELOADED += ["lockstep.train.loop", "lockstep.train.preflight", "lockstep.strategies.torch_ddp.strategy", "psutil"]
+LAST = "lockstep.launch.after_imports"
+"""Imported after everything else."""
 GRACE_SECONDS = 2.0
+SERVER_GONE = (
+    "the process that imports torch for the workers ended while it started; what it printed last says why. Where the "
+    "address space is limited (`ulimit -v`), allow more: torch alone needs some gigabytes"
+)
 LAUNCHER = LauncherDescription(
     name="spawn",
     help="processes of this machine, forked from a server that has imported torch once",
@@ -70,12 +81,13 @@ class Spawn(Launcher):
 
     def start(self, job: Job) -> Outcome:
         """Start the ranks, wait for them, and end the others when one fails."""
-        make = FreshProcess if job.script else ForkedProcess
+        make = ForkedProcess if job.module == WORKER and not job.script else FreshProcess
         with rendezvous_file() as rendezvous:
             children: list[Child] = []
             try:
                 children += (make(job, environment(job, rank, rendezvous)) for rank in range(job.workers))
-                return _watch(children, job)
+                with forwarding(lambda number: _send(children, number), wanted=job.stoppable):
+                    return _watch(children, job)
             finally:
                 _end(children)
 
@@ -84,8 +96,9 @@ class ForkedProcess:
     """A rank forked from the server."""
 
     def __init__(self, job: Job, variables: dict[str, str]) -> None:
-        self._process = context(trains=True).Process(target=_rank, args=(job.folder, variables))
-        self._process.start()
+        forks = context(trains=True)
+        self._process = forks.Process(target=_rank, args=(job.folder, variables, server_number()))
+        start_forked(self._process)
         self.sentinel = self._process.sentinel
 
     def code(self, seconds: float | None) -> int | None:
@@ -104,11 +117,12 @@ class FreshProcess:
     """A rank in a new Python process."""
 
     def __init__(self, job: Job, variables: dict[str, str]) -> None:
+        starter = os.getpid()
         self._process = subprocess.Popen(
             job.command,
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
-            preexec_fn=die_with_parent,
+            preexec_fn=lambda: die_with_parent(parent=starter),
         )
         self.sentinel = os.pidfd_open(self._process.pid)
 
@@ -130,10 +144,10 @@ def context(*, trains: bool = False) -> ForkServerContext:
     `trains` means that workers will be forked from it, and not only the check of a recipe.
     """
     chosen = multiprocessing.get_context("forkserver")
-    chosen.set_forkserver_preload([*PRELOADED, COMPILER] if trains else PRELOADED)
+    chosen.set_forkserver_preload([*PRELOADED, *([COMPILER] if trains else []), LAST])
     # Ctrl-C in a terminal reaches every process of the command. The server, and all that is forked from it, leave it to
     # the starter: they take over that it is ignored.
-    with _ignoring_ctrl_c():
+    with _ignoring_ctrl_c(), told_to_server():
         forkserver.ensure_running()
     return chosen
 
@@ -164,9 +178,24 @@ def environment(job: Job, rank: int, rendezvous: str) -> dict[str, str]:
     }
 
 
-def _rank(folder: Path, variables: dict[str, str]) -> None:
+def start_forked(process: ForkServerProcess) -> None:
+    """Start a process of the fork server; say so if the server is gone."""
+    try:
+        process.start()
+    except (EOFError, ConnectionError) as error:
+        raise BadInput(SERVER_GONE) from error
+
+
+def server_number() -> int | None:
+    """Return the process number of the fork server, if this process started it."""
+    number: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return number
+
+
+def _rank(folder: Path, variables: dict[str, str], server: int | None) -> None:
     """Run this rank in the forked process."""
-    die_with_starter()
+    die_with_starter(server=server)
+    lose_output()
     os.environ.update(variables)
     from lockstep.launch.process_exit import exit_now
     from lockstep.launch.worker import work
@@ -186,6 +215,11 @@ def _watch(children: Sequence[Child], job: Job) -> Outcome:
             if code or (job.folder is not None and not finished(job.folder, rank)):
                 return Outcome(code if code > 0 else 1, {rank: code})
     return Outcome(0)
+
+
+def _send(children: Sequence[Child], number: signal.Signals) -> None:
+    for child in children:
+        child.send(number)
 
 
 def _end(children: Sequence[Child]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +14,18 @@ from lockstep.launch import find
 from lockstep.launch.base import Job
 from lockstep.launch.interruption import interruption
 from lockstep.launch.self_launching import ITSELF, SelfLaunching
+from lockstep.launch.stall_watch import StallWatch
 from lockstep.registry import LAUNCHERS, PeerDescription, describe
+from lockstep.registry.base import import_object
+from lockstep.registry.peers import PREPARED
 from lockstep.train.failure import first_cause, report
 from lockstep.train.folder_lock import starting
 from lockstep.train.records import CannotWrite, write_document
 from lockstep.train.schema.result_json import NAME as RESULT
 from lockstep.train.schema.result_json import Failed
+from lockstep.train.schema.run_json import read_setup
+from lockstep.train.stack_dump import remove_empty
+from lockstep.train.stop_signal import Stopped, stopped_after, stopped_text
 from lockstep.world.resources import choose_threads
 
 if TYPE_CHECKING:
@@ -37,7 +44,7 @@ class LauncherOptions:
     """More arguments for srun or mpirun, as typed."""
 
 
-def start_run(spec: RunSpec, out: Path, options: LauncherOptions = LauncherOptions()) -> Path:  # noqa: B008 - a frozen value
+def start_run(spec: RunSpec, out: Path, options: LauncherOptions = LauncherOptions()) -> Path:
     """Run a recipe under the launcher that the spec names; return the run folder.
 
     1. Find the launcher: a missing program is an error before anything else.
@@ -54,17 +61,24 @@ def start_run(spec: RunSpec, out: Path, options: LauncherOptions = LauncherOptio
     except KeyboardInterrupt:
         raise Interrupted("interrupted before anything was started") from None
     job = Job(workers=count, folder=out, nodes=options.nodes, threads=spec.threads, extra=options.extra)
+    job = replace(job, stoppable=spec.stoppable)
     if isinstance(description, PeerDescription):
-        job = replace(job, module=description.program)
+        python = import_object(description.python)() if description.python else job.python
+        job = replace(job, module=description.program, python=python)
     try:
-        with starting(out):
+        with starting(out), StallWatch(out, count, spec.stall_limit).watching():
             outcome = launcher.start(job)
     except KeyboardInterrupt:
         raise Interrupted(interruption(out, typed)) from None
+    finally:
+        shutil.rmtree(out / PREPARED, ignore_errors=True)
     if outcome.code == 0 and (out / RESULT).is_file():
         return out
-    cause = first_cause(out, count, outcome.exits)
-    text = report(cause)
+    remove_empty(out)
+    if (steps := stopped_after(out)) is not None:
+        raise Stopped(stopped_text(out, steps))
+    cause = first_cause(out, count, outcome.exits, outcome.hosts)
+    text = report(cause, read_setup(out).plan.steps)
     try:
         failed = Failed(rank=cause.rank, step=cause.step, finite=cause.kind != "loss", why=text)
         write_document(out / RESULT, failed)
@@ -100,13 +114,13 @@ def _check_first(spec: RunSpec, out: Path) -> None:
 
 def _preflight_in_server(spec: RunSpec, out: Path) -> None:
     """Check in a process of the fork server: the recipe needs torch, which this process does not import."""
-    from lockstep.launch.spawn import context
+    from lockstep.launch.spawn import context, server_number, start_forked
 
     # A peer that starts itself forks nothing from the server, but is usually compared with strategies that do.
     forks = context(trains=spec.launcher == ITSELF or LAUNCHERS.get(spec.launcher).forks)
     reader, writer = forks.Pipe(duplex=False)
-    checker = forks.Process(target=_check, args=(spec, out, writer), name="lockstep preflight")
-    checker.start()
+    checker = forks.Process(target=_check, args=(spec, out, writer, server_number()), name="lockstep preflight")
+    start_forked(checker)
     writer.close()
     try:
         refusal: str | None = reader.recv()
@@ -127,14 +141,18 @@ def _preflight_in_server(spec: RunSpec, out: Path) -> None:
         raise BadInput(refusal)
 
 
-def _check(spec: RunSpec, out: Path, writer: Connection) -> None:
+def _check(spec: RunSpec, out: Path, writer: Connection, server: int | None) -> None:
     from lockstep.launch.parent_death import die_with_starter
+    from lockstep.output import lose_output
+    from lockstep.torch_compat.startup import drop_empty_compiler_cache
     from lockstep.train.preflight import preflight
 
-    die_with_starter()
+    die_with_starter(server=server)
+    lose_output()
     try:
         preflight(spec, out)
     except BadInput as error:
         writer.send(str(error))
     else:
         writer.send(None)
+    drop_empty_compiler_cache()

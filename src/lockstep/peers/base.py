@@ -24,23 +24,25 @@ from torch.utils.data import DataLoader, Dataset
 
 from lockstep.data.source import Source, fetch, open_source
 from lockstep.errors import NotFinite
-from lockstep.launch.parent_death import die_with_parent
+from lockstep.launch.parent_death import die_with_parent, parent_in
 from lockstep.launch.process_exit import exit_now
 from lockstep.launch.worker import record_failure
 from lockstep.mesh import Mesh
+from lockstep.output import lose_output
 from lockstep.recipe import Loss
 from lockstep.state.hashes import state_digest
 from lockstep.state.holdings import model_holdings, plain_holdings
 from lockstep.strategies.base import How, StepStats, as_sum
 from lockstep.strategies.clock import Clock, NoClock
 from lockstep.train.evaluate import evaluate
-from lockstep.train.evaluations import evaluation_batch, finite_or_none
+from lockstep.train.evaluations import evaluation_batch
 from lockstep.train.final_weights import check_weights
 from lockstep.train.fingerprints import Fingerprints
 from lockstep.train.loop import header
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
+from lockstep.train.result_figures import finite_or_none
 from lockstep.train.schema.rank_jsonl import EvaluationLine
 from lockstep.train.schema.run_json import read_setup
 from lockstep.train.spec import RunSpec
@@ -252,7 +254,8 @@ def open_run(folder: Path) -> PeerRun:
 def main(train: Callable[[PeerRun], None]) -> None:
     """Be one rank of a peer's run, whose folder is the program's argument; leave a note if that fails."""
     folder, rank = Path(sys.argv[1]), given_rank(os.environ)
-    die_with_parent()
+    die_with_parent(parent=parent_in(os.environ))
+    lose_output()
     if os.getppid() == 1:  # whoever started this is gone already: importing a peer takes seconds
         os._exit(1)
     run: PeerRun | None = None

@@ -25,6 +25,8 @@ class TrainerDescription(Description):
     """Whether the workers of one host exchange through shared memory (the shm backend)."""
     staged: bool = False
     """Whether the model is cut into stages, one per worker of a replica."""
+    equal_lanes: bool = False
+    """Whether workers meet inside forward, so that each must run as many lanes as the others."""
     least_workers: int = 1
     """The fewest workers that it can have."""
     most_workers: int | None = None
@@ -64,6 +66,9 @@ class StrategyDescription(TrainerDescription):
 
     implementation: str
     """`module:Class`, a subclass of `lockstep.strategies.base.Strategy`; imported in the workers only."""
+    limits: str = ""
+    """`module:function` that refuses what it cannot train, before any worker starts; see `lockstep.strategies.limits`.
+    Empty: there is nothing to refuse but what all strategies refuse."""
 
 
 STRATEGIES = Registry(
@@ -76,7 +81,11 @@ STRATEGIES = Registry(
         "lockstep.strategies.ddp",
         "lockstep.strategies.layers",
         "lockstep.strategies.pipeline",
+        "lockstep.strategies.sharded",
+        "lockstep.strategies.torch_dp",
         "lockstep.strategies.torch_ddp",
+        "lockstep.strategies.torch_fsdp",
+        "lockstep.strategies.torch_pipeline",
     ),
     group="lockstep.strategies",
 )

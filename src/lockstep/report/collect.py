@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 from lockstep.errors import BadInput
@@ -18,10 +19,12 @@ from lockstep.train.schema.rank_jsonl import (
     NotFiniteLine,
     RankLine,
     StepLine,
+    UsageLine,
     evaluations_of,
     header_of,
     read_rank,
     steps_of,
+    usage_of,
 )
 from lockstep.train.schema.result_json import NAME as RESULT
 from lockstep.train.schema.result_json import Done, Failed, read_result
@@ -42,6 +45,8 @@ class Span:
     """Seconds since the epoch, by the clock of the rank's host."""
     seconds: float
     """How long."""
+    lane: int | None = None
+    """For which lane, where the model is cut; None for what is not of one lane."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +69,8 @@ class Run:
     """Of the weights at a few steps, if they were taken."""
     hosts: tuple[str, ...] = ()
     """Where each rank ran."""
+    usage: tuple[tuple[UsageLine, ...], ...] = ()
+    """What each rank used of its machine, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +97,7 @@ def read_run(folder: Path) -> Run:
     losses, evaluations = tuple(global_losses(tries)), tuple(all_evaluations(tries))
     hosts = tuple(header.host if (header := header_of(lines)) else "" for lines in ranks)
     fingerprints = read_fingerprints(folder)
+    usage = tuple(usage_of(lines) for lines in ranks)
     if isinstance(result, Failed):
         return Run(
             folder=folder,
@@ -100,6 +108,7 @@ def read_run(folder: Path) -> Run:
             steps=steps,
             fingerprints=fingerprints,
             hosts=hosts,
+            usage=usage,
         )
     check_finished(folder, setup, result, list(zip(paths, ranks, strict=True)))
     return FinishedRun(
@@ -111,6 +120,7 @@ def read_run(folder: Path) -> Run:
         steps=steps,
         fingerprints=fingerprints,
         hosts=hosts,
+        usage=usage,
     )
 
 
@@ -132,10 +142,10 @@ def why_unfinished(run: Run) -> str:
 def spans(run: Run) -> tuple[Span, ...]:
     """Return the stretches of time that the ranks recorded for a few steps."""
     return tuple(
-        Span(rank=rank, step=line.step, name=name, start=line.began + start, seconds=seconds)
+        Span(rank=rank, step=line.step, name=name, start=line.began + start, seconds=seconds, lane=lane)
         for rank, lines in enumerate(run.steps)
         for line in lines
-        for name, start, seconds in line.spans or ()
+        for (name, start, seconds), lane in zip(line.spans or (), line.span_lanes or repeat(None), strict=False)
     )
 
 

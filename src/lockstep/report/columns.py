@@ -73,8 +73,10 @@ def columns(rows: Sequence[Row]) -> list[Column]:
             text=lambda row: size(row.largest_memory or None),
             order=4,
         ),
+        Column(heading="predicted, largest rank", narrow="predicted\nlargest", text=_predicted, order=16),
         Column(heading="all ranks", narrow=f"{measure}\nall", text=lambda row: size(row.total_memory or None), order=7),
         Column(heading="exchange hidden", text=lambda row: share(row.overlap)),
+        Column(heading="bubble (in theory)", narrow="bubble", text=_bubble, brief=_measured_bubble, order=4),
         Column(heading="slowest rank", text=slowest),
         Column(heading="loss", text=lambda row: _loss(row.loss), order=5),
         *(
@@ -118,6 +120,14 @@ def slowest(row: Row) -> str:
     return NONE if row.slowest_rank is None else str(row.slowest_rank)
 
 
+def _bubble(row: Row) -> str:
+    return NONE if row.bubble is None else f"{share(row.bubble.measured)} ({share(row.bubble.theory)})"
+
+
+def _measured_bubble(row: Row) -> str:
+    return share(None if row.bubble is None else row.bubble.measured)
+
+
 def _measure(rows: Sequence[Row]) -> str:
     return next((row.memory_measure for row in rows if row.memory_measure), "peak memory")
 
@@ -132,6 +142,13 @@ def _batch(row: Row) -> str:
     if row.global_batch is None or row.batch_per_worker is None:
         return NONE
     return f"{row.global_batch:,} / {digits(row.batch_per_worker).removesuffix('.0').removesuffix('.00')}"
+
+
+def _predicted(row: Row) -> str:
+    """Return what `lockstep fit` predicts, and in brackets how many times the measured it is."""
+    if not row.predicted_memory or not row.largest_memory:
+        return NONE
+    return f"{size(row.predicted_memory)} ({row.predicted_memory / row.largest_memory:.2f})"
 
 
 def _time(row: Row) -> str:

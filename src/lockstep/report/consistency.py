@@ -53,6 +53,10 @@ def _check_rank(path: Path, rank: int, lines: Sequence[RankLine], result: Done, 
             f"{path} has {len(set(steps))} of {result.steps - first} steps{no_end}: lines were lost after the run. "
             f"{AGAIN}"
         )
+    for line in steps_of(lines):
+        if line.span_lanes is not None and len(line.span_lanes) != len(line.spans or ()):
+            told = f"{len(line.span_lanes)} span_lanes for {len(line.spans or ())} spans"
+            raise _changed(path, f"has {told} in step {line.step}, and one for each was expected")
     if end.digest != result.digest:
         raise _changed(path, f"ends with digest {end.digest[:12]}, and {RESULT} says {result.digest[:12]}")
 

@@ -140,8 +140,8 @@ def group(runs: Sequence[Run]) -> dict[Kind, list[Run]]:
 
 
 def _asked(run: Run) -> tuple[RunSpec, str]:
-    """Return what was asked for, and where; a comparison keeps the weights of the first repeat alone."""
-    return replace(run.setup.spec, most_weights=None), run.setup.host
+    """Return what was asked for, and where; a comparison predicts memory, and keeps the first repeat's weights."""
+    return replace(run.setup.spec, most_weights=None, predicted_memory=None), run.setup.host
 
 
 def names(kinds: Sequence[Kind]) -> dict[Kind, str]:

@@ -13,6 +13,7 @@ from lockstep.report.rows import Row
 from lockstep.report.units import size
 from lockstep.report.wording import written
 from lockstep.train.checkpoint_header import BITS_DEPEND_ON
+from lockstep.train.out_of_memory import ADVICE, says_out_of_memory
 from lockstep.train.same_bits import promises_bits
 from lockstep.train.schema.result_json import NAME as RESULT
 
@@ -21,9 +22,8 @@ OUTLIER = 1.5
 ACCOUNTED = 0.05
 """The share of a step that may go unexplained."""
 ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+ (?:bytes|[KMGT]iB))")
-LEANER = "try a smaller --global-batch, more --lanes (less at a time), fewer workers, or a smaller model"
+LEANER = "lockstep fit shows what fits; try more --lanes (less at a time), a smaller --global-batch, or a smaller model"
 STEADIER = "seed the recipe's own random numbers, and leave out what depends on time or threads"
-MEMORY_WORDS = ("MemoryError", "can't allocate memory", "out of memory", "OutOfMemoryError", "Cannot allocate memory")
 
 
 def notes(row: Row, runs: Sequence[FinishedRun], first: FinishedRun | None, why_not: str = "") -> tuple[str, ...]:
@@ -42,6 +42,8 @@ def notes(row: Row, runs: Sequence[FinishedRun], first: FinishedRun | None, why_
         lines.append(f"the parts leave {row.unaccounted:.0%} of the step unaccounted for")
     if row.step_seconds and not row.parts:
         lines.append("steps were not divided into parts")
+    if runs[0].result.shards:
+        lines.append(f"weights: {runs[0].result.shards}")
     lines += _elsewhere(runs[0], first)
     return tuple(lines)
 
@@ -62,10 +64,11 @@ def slow_repeats(runs: Sequence[FinishedRun]) -> list[str]:
 
 def reason(text: str, folder: Path | None = None) -> str:
     """Put how a run failed into one line: where, and what was raised last; `folder` is where all of it stands."""
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["no reason was given"]
+    told = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["no reason was given"]
+    lines = [line for line in told if line != ADVICE]
     first, last = lines[0].removesuffix(":"), lines[-1]
     more = f" (traceback in {written(Path(folder.name))}/{RESULT})" if folder and "Traceback" in text else ""
-    if any(word in text for word in MEMORY_WORDS):
+    if says_out_of_memory(text):
         asked = ASKED.search(last)
         what = f"asking for {_amount(asked[1])}" if asked else last
         return f"does not fit into memory: {first}{f', {what}' if len(lines) > 1 else ''}; {LEANER}{more}"

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lockstep.registry import PEERS
+from lockstep.registry import PEERS, described
 from lockstep.report.collect import FinishedRun
 from lockstep.report.units import plural
 from lockstep.train.same_bits import promises_bits
@@ -141,9 +141,13 @@ def _from_numbers(first: FinishedRun, other: FinishedRun, parted: Parting | None
     """Decide by what differs: forward, the running statistics alone, the sum, or no more than rounding."""
     buffers = other.fingerprints[0].buffers if other.fingerprints else {}
     normed = any(name.endswith(STATISTICS) for name in buffers)
+    description = described(other.setup.spec.strategy)
+    staged = description is not None and description.staged
     forward = bool(first.losses and other.losses) and relative(first.losses[0], other.losses[0]) > ROUNDING
     if forward and other.setup.spec.strategy in PEERS:
         return "other samples in each step (a peer shuffles on its own), and dropout seeds"
+    if forward and staged:
+        return "dropout seeds (drawn by each stage, not along a lane)"
     if forward and normed and first.setup.plan.lanes != other.setup.spec.workers:
         return "BatchNorm over other batches (a worker's whole batch at once, not lane by lane)"
     if forward:
@@ -152,7 +156,8 @@ def _from_numbers(first: FinishedRun, other: FinishedRun, parted: Parting | None
         return "other order of summation"
     if parted.parameters <= ROUNDING:
         also = "" if parted.tensor in buffers else "other order of summation, and "
-        return f"{also}BatchNorm over other batches (running statistics of one worker, not the mean of all)"
+        whose = "lane after lane" if staged else "of one worker"
+        return f"{also}BatchNorm over other batches (running statistics {whose}, not the mean of all)"
     if _uneven(other, parted):
         return "mean of means (the workers' batches weigh differently)"
     if parted.after > 0:

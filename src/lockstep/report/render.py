@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lockstep.report.bubbles import bubble_of
 from lockstep.report.reproduce import reproduce, with_digest
 from lockstep.report.units import plural
 from lockstep.train.same_bits import bits_hold_for
@@ -64,12 +65,19 @@ def run_lines(run: FinishedRun) -> list[str]:
     since = f" (from step {result.resumed[-1].step} on)" if result.resumed else ""
     speed = f"{result.steps} steps{since} in {result.seconds:.2f} s, {result.samples_per_second:.0f} samples/s"
     holds = bits_hold_for(spec, lanes=setup.plan.lanes, global_batch=setup.recipe.global_batch)
-    said = (("exchange", result.exchange), ("optimizer", result.optimizer), ("cut", result.cut))
+    said = (
+        ("exchange", result.exchange),
+        ("optimizer", result.optimizer),
+        ("cut", result.cut),
+        ("weights", result.shards),
+    )
+    bubble = bubble_of(run)
     ran = [f"{what}: {text}" for what, text in said if text]
     return [
         f"{setup.recipe.name} with {how}, {plural(result.threads, 'thread')} each, {result.device}",
         f"{speed}, {result.memory_measure} {memory} MiB",
         *([", ".join(ran)] if ran else []),
+        *([bubble.in_words] if bubble is not None else []),
         f"evaluation: {metrics or 'none'}",
         *_best_lines(run),
         f"digest {result.digest}",

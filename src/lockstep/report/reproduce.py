@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -31,7 +32,18 @@ def reproduce(run: FinishedRun, folder: Path) -> str:
         device=result.device.partition(":")[0],
     )
     names = [] if result.same_bits_up_to else ["strategy", "workers"]
-    return shlex.join(["lockstep", "run", _typed_recipe(spec.recipe, folder), *_arguments(spec, names)])
+    return run_command(spec, [*names, *_decide_bits()], folder)
+
+
+def run_command(spec: RunSpec, names: Collection[str], folder: Path) -> str:
+    """Return the command line of a run with these options, as it is typed in `folder`."""
+    hints = get_type_hints(RunSpec, include_extras=True)
+    arguments = []
+    for field in fields(RunSpec):
+        option, value = option_of(hints[field.name]), getattr(spec, field.name)
+        if option is not None and field.name in names and value is not None:
+            arguments += _argument(field.name, option, value)
+    return shlex.join(["lockstep", "run", _typed_recipe(spec.recipe, folder), *arguments])
 
 
 def with_digest(command: str, digest: str) -> str:
@@ -39,15 +51,10 @@ def with_digest(command: str, digest: str) -> str:
     return f"{command}  ->  {digest[:SHOWN_DIGITS]}"
 
 
-def _arguments(spec: RunSpec, also: list[str]) -> list[str]:
-    """Return the options that the bits depend on, and those named, as they are typed."""
-    hints = get_type_hints(RunSpec, include_extras=True)
-    arguments = []
-    for field in fields(RunSpec):
-        option, value = option_of(hints[field.name]), getattr(spec, field.name)
-        if option is not None and (option.bits or field.name in also) and value is not None:
-            arguments += _argument(field.name, option, value)
-    return arguments
+def _decide_bits() -> list[str]:
+    """Return the options that the bits depend on."""
+    options = {name: option_of(hint) for name, hint in get_type_hints(RunSpec, include_extras=True).items()}
+    return [name for name, option in options.items() if option is not None and option.bits]
 
 
 def _argument(name: str, option: Option, value: Any) -> list[str]:

@@ -7,9 +7,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from lockstep.report.bubbles import Bubble, middle_bubble
 from lockstep.report.collect import FinishedRun
 from lockstep.train.schema.result_json import RankResult
 from lockstep.train.schema.scalars import PARTS, Part
+
+OWN_PARTS: frozenset[Part] = frozenset({"data", "forward", "backward", "optimizer"})
+"""What a rank does on its own account."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,11 @@ class RankRow:
     """Bytes."""
     loss: float | None = None
     """Of the last step, over this rank's lanes."""
+
+    @property
+    def own_seconds(self) -> float:
+        """What it spends on its own account in a step."""
+        return math.fsum(seconds for part, seconds in self.parts.items() if part in OWN_PARTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +97,8 @@ class Row:
     """Bytes, by rank."""
     memory_measure: str = ""
     """What was measured."""
+    predicted_memory: int | None = None
+    """Bytes that the largest rank was predicted to take, see `lockstep fit`; None if nobody predicted it."""
     loss: float | None = None
     """Of the last step."""
     finite: bool = True
@@ -104,6 +115,8 @@ class Row:
     """Seconds of a mean step by part, the mean over ranks; see PARTS."""
     unaccounted: float | None = None
     """The share of the step that no part explains."""
+    bubble: Bubble | None = None
+    """Of a model that is cut: for how much of a step its workers had nothing to do."""
     ranks: tuple[RankRow, ...] = ()
     """By rank."""
     slowest_rank: int | None = None
@@ -163,6 +176,7 @@ def summarise(name: str, workers: int, threads: int, runs: Sequence[FinishedRun]
         compile_seconds=statistics.median(result.compile_seconds for result in results),
         peak_memory=_largest([result.peak_memory for result in results]),
         memory_measure=last.memory_measure,
+        predicted_memory=setup.spec.predicted_memory,
         loss=last.loss,
         finite=all(result.finite and result.loss is not None for result in results),
         metrics=dict(last.metrics),
@@ -170,6 +184,7 @@ def summarise(name: str, workers: int, threads: int, runs: Sequence[FinishedRun]
         depends_on_workers=last.depends_on_workers,
         parts=mean_parts(ranks),
         unaccounted=unaccounted(runs),
+        bubble=middle_bubble(runs),
         ranks=ranks,
         why_not=why_not,
     )

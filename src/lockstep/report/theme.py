@@ -31,6 +31,15 @@ LIGHT = {
     "exchange": "#d8610b",
     "optimizer": "#8a5fc4",
     "wait": "#8b93a1",
+    # Lanes through the stages, with numbers on them: forward in blues, backward in oranges, neighbours in other shades.
+    "forward-1": "#3d72d9",
+    "forward-2": "#2a5cc0",
+    "forward-3": "#1f479c",
+    "forward-4": "#153272",
+    "backward-1": "#b85c00",
+    "backward-2": "#9c4a00",
+    "backward-3": "#7c3a00",
+    "backward-4": "#5a2a00",
 }
 DARK = {
     "ground": "#0f1218",
@@ -57,9 +66,19 @@ DARK = {
     "exchange": "#ff9147",
     "optimizer": "#b694ef",
     "wait": "#7f8797",
+    "forward-1": "#6f9bf2",
+    "forward-2": "#8fb4ff",
+    "forward-3": "#b1cbff",
+    "forward-4": "#d3e2ff",
+    "backward-1": "#e88b3c",
+    "backward-2": "#ffa55c",
+    "backward-3": "#ffc08c",
+    "backward-4": "#ffdcbf",
 }
 SERIES = 8
 """How many strategies have a colour of their own; more of them begin again."""
+SHADES = 4
+"""How many lanes have a shade of their own; more of them begin again."""
 
 # What charts need, on the page and alone.
 MARKS = """
@@ -69,7 +88,7 @@ font-variant-numeric:tabular-nums}
 .halo{paint-order:stroke;stroke:var(--card);stroke-width:5px;stroke-linejoin:round}
 .grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--quiet);stroke-width:1}
 .fill{fill:var(--c)}.line{stroke:var(--c);fill:none;stroke-linejoin:round;stroke-linecap:round}
-.flat{stroke-linecap:butt}.whisker{stroke:var(--ink);stroke-width:1.5;fill:none}.under{stroke:var(--card);stroke-width:5;
+.on{fill:var(--card);pointer-events:none}.flat{stroke-linecap:butt}.whisker{stroke:var(--ink);stroke-width:1.5;fill:none}.under{stroke:var(--card);stroke-width:5;
 opacity:.75;fill:none}.ideal{stroke:var(--quiet);stroke-width:1.5;
 stroke-dasharray:5 5;fill:none}.ring{fill:var(--card);stroke:var(--c);stroke-width:2}
 """
@@ -81,9 +100,14 @@ def variables(theme: dict[str, str]) -> str:
 
 
 def classes() -> str:
-    """Return the classes that give a mark its colour: `s1` to `s8`, `p-data` to `p-wait`."""
+    """Return the classes that give a mark its colour: `s1` to `s8`, `p-data` to `p-wait`, `p-forward-1` and so on."""
     series = [f".s{number}{{--c:var(--series-{number})}}" for number in range(1, SERIES + 1)]
-    return "".join([*series, *(f".p-{part}{{--c:var(--{part})}}" for part in PARTS)])
+    return "".join([*series, *(f".p-{name}{{--c:var(--{name})}}" for name in (*PARTS, *shades()))])
+
+
+def shades() -> list[str]:
+    """Return the names of the colours of lanes."""
+    return [f"{way}-{shade}" for way in ("forward", "backward") for shade in range(1, SHADES + 1)]
 
 
 def alone() -> str:

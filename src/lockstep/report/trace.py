@@ -6,6 +6,8 @@ in microseconds, and whole nanoseconds, because Perfetto keeps no more. What Per
     events of one thread do not overlap, or the later one is dropped: each ends where the next begins at the latest
     threads of all processes have numbers of their own, none is 0, and the first of a process has the process's number
 
+Where a model is cut, an event also tells its lane, and a thread its stage: the bubble is what its waits add up to.
+
 Clocks of different hosts are not the same: ranks of one host can be compared to the microsecond, ranks of two hosts
 only as well as their clocks agree.
 """
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep.report.collect import Run, Span, spans
+from lockstep.train.schema.result_json import Done
 
 if TYPE_CHECKING:
     from lockstep.report.compare import Comparison
@@ -75,6 +78,8 @@ def _events(process: int, label: str, run: Run) -> list[Complete | Metadata]:
     if not recorded:
         return []
     zero = min(span.start for span in recorded)
+    cut = any(span.lane is not None for span in recorded)
+    stages = {rank.rank: rank.stage for rank in run.result.ranks} if cut and isinstance(run.result, Done) else {}
     events: list[Complete | Metadata] = [
         _about("process_name", process, process, name=label),
         _about("process_sort_index", process, process, sort_index=process),
@@ -82,7 +87,8 @@ def _events(process: int, label: str, run: Run) -> list[Complete | Metadata]:
     for rank in sorted({span.rank for span in recorded}):
         host = run.hosts[rank] if rank < len(run.hosts) else ""
         thread = process + rank
-        events.append(_about("thread_name", process, thread, name=f"rank {rank}{f' on {host}' if host else ''}"))
+        name = f"rank {rank}{f', stage {stages[rank]}' if rank in stages else ''}{f' on {host}' if host else ''}"
+        events.append(_about("thread_name", process, thread, name=name))
         events.append(_about("thread_sort_index", process, thread, sort_index=rank))
         events += _strip(process, thread, zero, sorted(_of(rank, recorded), key=lambda span: span.start))
     return events
@@ -99,12 +105,12 @@ def _strip(process: int, thread: int, zero: float, own: Sequence[Span]) -> list[
     ends = [min(end, after) for end, (_, after) in zip(ends, pairwise([*starts, ends[-1]]), strict=True)]
     return [
         Complete(
-            name=span.name,
+            name=span.name if span.lane is None else f"{span.name}, lane {span.lane}",
             pid=process,
             tid=thread,
             ts=start / 1000,
             dur=(end - start) / 1000,
-            args={"step": span.step},
+            args={"step": span.step} | ({} if span.lane is None else {"lane": span.lane}),
         )
         for span, start, end in zip(own, starts, ends, strict=True)
     ]

@@ -5,7 +5,7 @@ machine; `None` means that it does not hold.
 
     oversubscribed   more threads than cores: every part is slow, so no part explains it
     data             the model waits for its batches
-    stages           a model that is cut: one stage computes longer, or stages wait for lanes
+    stages           a model that is cut: one stage computes longer, lanes are few, or passing on takes long
     small            a step so short that meeting costs more than computing
     straggler        the ranks wait for one that computes longer
     interpreter      threads of one process take turns
@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.registry import BASELINE, DEFAULT, STRATEGIES, described
-from lockstep.report.rows import RankRow, Row
+from lockstep.report.rows import OWN_PARTS, RankRow, Row
+from lockstep.report.stage_reasons import stage_reason
 from lockstep.report.units import duration, plural
-from lockstep.stages.actions import ONE_FORWARD_ONE_BACKWARD, bubble
 from lockstep.train.schema.scalars import PARTS, Part
 
 DATA, EXCHANGE, OPTIMIZER, WAIT = 0.20, 0.15, 0.30, 0.10
@@ -37,12 +37,8 @@ SMALL_SECONDS, SMALL_SHARE = 0.005, 0.30
 """A step below this, of which so much goes into meeting, is too small."""
 LONGER = 1.25
 """Threads that compute so many times their share take turns."""
-BUBBLE = 0.16
-"""A pipeline that waits for a larger share of a step has too few lanes."""
 SCALES = 0.75
 """Efficiency from which a row scales as it should."""
-PLAIN = frozenset({"data", "forward", "backward", "optimizer"})
-"""What a rank does on its own account."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +90,12 @@ def clearly_faster(one: Row, other: Row) -> bool:
 
 def slowest_rank(ranks: Sequence[RankRow]) -> int | None:
     """Return the rank that the others wait for: it works clearly longer than they do; None if there is none."""
-    busy = {rank.rank: own_seconds(rank) for rank in ranks if rank.parts}
+    busy = {rank.rank: rank.own_seconds for rank in ranks if rank.parts}
     if len(busy) < 2:
         return None
     slowest = max(busy, key=lambda rank: busy[rank])
     others = statistics.median(seconds for rank, seconds in busy.items() if rank != slowest)
     return slowest if busy[slowest] > SLOWER * others else None
-
-
-def own_seconds(rank: RankRow) -> float:
-    """Return what a rank spends on its own account in a step."""
-    return math.fsum(seconds for part, seconds in rank.parts.items() if part in PLAIN)
 
 
 def overlap(ranks: Sequence[RankRow]) -> float | None:
@@ -115,38 +106,11 @@ def overlap(ranks: Sequence[RankRow]) -> float | None:
 
 
 def _stages(scene: Scene) -> str | None:
-    """Where a model is cut, waiting is part of the plan: what counts is the longest stage and the number of lanes."""
-    row = scene.row
-    description = described(row.strategy)
-    if description is None or not description.staged or not row.lanes:
+    """Where a model is cut, waiting is part of the plan: its stages and lanes explain it, see stage_reasons.py."""
+    description = described(scene.row.strategy)
+    if description is None or not description.staged:
         return None
-    stages = max(rank.stage for rank in row.ranks) + 1
-    if stages < 2:
-        return None
-    busy = [statistics.mean(own_seconds(rank) for rank in row.ranks if rank.stage == stage) for stage in range(stages)]
-    longest = max(range(stages), key=busy.__getitem__)
-    others = statistics.mean(seconds for stage, seconds in enumerate(busy) if stage != longest)
-    lanes = -(-row.lanes * stages // row.workers)
-    if row.strategy == "layers":
-        return f"one of {stages} stages computes at a time; pipeline streams the lanes{scene.measured('pipeline')}"
-    if busy[longest] > LONGER * others:
-        return (
-            f"stage {longest} computes {busy[longest] / others:.1f} times as long as the others, which wait for it: "
-            "cut the model elsewhere (--cut, or smaller layers in Recipe(stages=...))"
-        )
-    shares = {times: bubble(ONE_FORWARD_ONE_BACKWARD, stages, times * lanes) for times in (1, 2, 4, 8, 16)}
-    if shares[1] > BUBBLE:
-        more = next((times for times, share in shares.items() if share <= BUBBLE), 16)
-        return (
-            f"{plural(lanes, 'lane')} on {stages} stages: bubble {shares[1]:.0%}, with {more * lanes} lanes "
-            f"{shares[more]:.0%}: --lanes {more * row.lanes}, if a lane stays large enough to compute well"
-        )
-    if scene.share("exchange") >= EXCHANGE:
-        return (
-            f"spends {scene.share('exchange'):.0%} of the step passing activations on: cut the model where less is "
-            "passed (--cut)"
-        )
-    return None
+    return stage_reason(scene.row, pipeline=scene.measured("pipeline"), exchange=scene.share("exchange"))
 
 
 def _oversubscribed(scene: Scene) -> str | None:
@@ -163,11 +127,14 @@ def _oversubscribed(scene: Scene) -> str | None:
 
 def _straggler(scene: Scene) -> str | None:
     row, slow = scene.row, slowest_rank(scene.row.ranks)
-    if slow is None or scene.share("wait") < WAIT:
-        return None
+    description = described(row.strategy)
+    if slow is None or scene.share("wait") < WAIT or (description is not None and description.staged):
+        return None  # stages compute different layers: that one takes longer is no sign of a slower core
     late = next(rank for rank in row.ranks if rank.rank == slow)
     others = [rank for rank in row.ranks if rank.rank != slow]
-    means = {part: statistics.median(rank.parts.get(part, 0.0) for rank in others) for part in PARTS if part in PLAIN}
+    means = {
+        part: statistics.median(rank.parts.get(part, 0.0) for rank in others) for part in PARTS if part in OWN_PARTS
+    }
     part = max(means, key=lambda name: late.parts.get(name, 0.0) - means[name])
     times = f"{late.parts[part] / means[part]:.1f} times the others'" if means[part] > 0.0 else "nothing on the others"
     spends = f"whose {part} takes {late.parts[part] * 1000:.1f} ms, {times}"

@@ -17,7 +17,7 @@ from lockstep.train.schema.run_json import NAME, read_setup
 
 DAY = 86400.0
 OWN_FILES = re.compile(
-    r"run\.json|result\.json|rank-\d+\.jsonl|rank-\d+\.error\.json|fingerprints\.jsonl"
+    r"run\.json|result\.json|rank-\d+\.jsonl|rank-\d+\.(error\.json|stack\.txt)|fingerprints\.jsonl"
     r"|(final|best|checkpoint-\d{6,})\.safetensors"
     r"|\.(run|result)\.json\.\d+|\.rank-\d+\.error\.json\.\d+|\.[\w-]+\.safetensors\.draft"
 )

@@ -15,6 +15,7 @@ Two stages and four lanes, `1f1b`: 3 is the forward of lane 3, 3' its backward.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lockstep.errors import BadInput, nearest
@@ -43,6 +44,11 @@ def check_order(name: str) -> None:
         )
 
 
+def lane_order(strategy: str, asked: str) -> str:
+    """Return the order of a strategy's lanes: a pipeline's is asked for."""
+    return ONE_LANE if strategy == "layers" else asked
+
+
 def stage_actions(order: str, stages: int, stage: int, lanes: int) -> list[Action]:
     """Return what one stage does in a step, in order."""
     ahead = {ONE_LANE: 0, ONE_FORWARD_ONE_BACKWARD: stages - stage - 1, FILL_DRAIN: lanes}[order]
@@ -67,6 +73,28 @@ def bubble(order: str, stages: int, lanes: int) -> float:
     if order == ONE_LANE:
         return 1.0 - 1.0 / stages
     return (stages - 1) / (lanes + stages - 1)
+
+
+def uneven_bubble(order: str, seconds: Sequence[tuple[float, float]], lanes: int) -> float:
+    """Return the bubble of stages that take so long for a lane's forward and backward, if passing on takes no time."""
+    stages = len(seconds)
+    queues = [stage_actions(order, stages, stage, lanes)[::-1] for stage in range(stages)]
+    ended: dict[tuple[int, Action], float] = {}
+    free = [0.0] * stages
+    while any(queues):
+        for stage, queue in enumerate(queues):
+            while queue and (ready := _ready_at(queue[-1], stage, stages, ended)) is not None:
+                action = queue.pop()
+                free[stage] = max(free[stage], ready) + seconds[stage][0 if action.forward else 1]
+                ended[stage, action] = free[stage]
+    whole, busy = stages * max(free), lanes * sum(forward + backward for forward, backward in seconds)
+    return max(0.0, 1.0 - busy / whole) if whole else 0.0
+
+
+def _ready_at(action: Action, stage: int, stages: int, ended: dict[tuple[int, Action], float]) -> float | None:
+    """Return when what an action needs comes from its neighbour; None if the neighbour has not done it yet."""
+    source = stage - 1 if action.forward else stage + 1
+    return ended.get((source, action)) if 0 <= source < stages else 0.0
 
 
 def timetable(order: str, stages: int, lanes: int, *, backward: int = 1) -> list[list[Action | None]]:

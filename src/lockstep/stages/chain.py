@@ -1,7 +1,7 @@
 """The layers of a model in the order of their calls: what can be cut apart.
 
-declared    Recipe(stages=lambda model: [...]): modules and small functions, called one after another; a list in the
-list is a group that stays together
+declared    Recipe(stages=lambda model: [...]): modules and small functions, called one after another; a list or an
+nn.Sequential in the list is a group, which is never cut
 Sequential  its children, and theirs where a child is a Sequential itself
 traced      any other model: one lane is run; if each child gets just what the one before returned, it is a chain
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from lockstep.errors import BadInput
@@ -20,8 +20,8 @@ from lockstep.torch_compat.modules import children_of, has_forward_hooks, is_com
 
 Declared = Callable[[nn.Module], Sequence[Any]]
 """What `Recipe(stages=...)` is."""
-Example = Callable[[nn.Module], object]
-"""Calls the model once, as the loss function does on a lane."""
+Example = Callable[[nn.Module], Tensor]
+"""Calls the model once, as the loss function does on a lane, and returns the loss."""
 
 
 CALLED_ONCE = (
@@ -63,7 +63,8 @@ def _is_sequential(module: nn.Module) -> bool:
 
 
 def _flattened(module: nn.Module, prefix: str) -> Iterator[Layer]:
-    for name, child in module.named_children():
+    for name, child in children_of(module).items():  # not named_children, which leaves out a child that comes again
+        assert child is not None, "an nn.Sequential calls every child"
         if _is_sequential(child):
             yield from _flattened(child, f"{prefix}{name}.")
         else:
@@ -87,8 +88,6 @@ def _declared_layers(model: nn.Module, declared: Declared) -> list[Layer]:
             parts = [_layer(one, names, f"{number}.{inner}") for inner, one in enumerate(item)]
             label = f"{parts[0].name}...{parts[-1].name}" if len(parts) > 1 else parts[0].name
             layers.append(Layer(label, _in_turn(parts), tuple(m for part in parts for m in part.modules)))
-        elif isinstance(item, nn.Module) and _is_sequential(item):
-            layers += _flattened(item, f"{names[id(item)]}." if names.get(id(item)) else f"{number}.")
         else:
             layers.append(_layer(item, names, str(number)))
     return layers
@@ -156,7 +155,8 @@ def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
 
 
 def _broken(model: nn.Module, chain: Sequence[str], problem: str) -> str:
-    listed = ", ".join(f"model.{name}" for name in dict.fromkeys(chain))
+    stars = {name: "*" if _is_sequential(model.get_submodule(name)) else "" for name in dict.fromkeys(chain)}
+    listed = ", ".join(f"{star}model.{name}" for name, star in stars.items())
     return (
         f"{type(model).__name__} is no chain of layers: in its forward, {problem}. Name the layers in the recipe, with "
         f"small functions for what is between them, e.g. Recipe(stages=lambda model: [{listed}])"

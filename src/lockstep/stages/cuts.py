@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from lockstep.byte_sizes import write_bytes
 from lockstep.errors import BadInput, nearest
 
 AUTO = "auto"
@@ -14,12 +15,23 @@ IMBALANCE = 2.0
 
 
 class Cost(NamedTuple):
-    """What one layer takes for one lane."""
+    """What one layer takes."""
 
     seconds: float
-    """Forward and backward."""
+    """Forward and backward of one lane."""
     bytes: float = 0.0
-    """Its weights with gradients and optimizer state, and what it keeps for backward."""
+    """Its weights with gradients and optimizer state."""
+    lane_bytes: float = 0.0
+    """What it keeps of each lane for backward."""
+
+
+LanesHeld = Callable[[int, int], int]
+"""Of how many lanes a stage keeps what backward needs at once, by the number of stages and its own."""
+
+
+def one_lane(stages: int, stage: int) -> int:
+    """Hold one lane at a time, as `layers` does."""
+    return 1
 
 
 def stage_ranges(cut: Sequence[int], layers: int) -> list[range]:
@@ -32,24 +44,59 @@ def slowest(cut: Sequence[int], costs: Sequence[Cost]) -> float:
     return max(sum(costs[layer].seconds for layer in part) for part in stage_ranges(cut, len(costs)))
 
 
-def best_cut(costs: Sequence[Cost], stages: int, most_bytes: float | None = None) -> list[int] | None:
+def stage_bytes(cut: Sequence[int], costs: Sequence[Cost], in_flight: LanesHeld = one_lane) -> list[float]:
+    """Return the memory of each stage."""
+    parts = stage_ranges(cut, len(costs))
+    held = [in_flight(len(parts), stage) for stage in range(len(parts))]
+    return [
+        sum(costs[layer].bytes + lanes * costs[layer].lane_bytes for layer in part)
+        for part, lanes in zip(parts, held, strict=True)
+    ]
+
+
+def best_cut(
+    costs: Sequence[Cost], stages: int, most_bytes: float | None = None, in_flight: LanesHeld = one_lane
+) -> list[int] | None:
     """Return the cut whose slowest stage is the fastest; None if every cut has a stage of more than `most_bytes`.
 
     Of equal ones, the one whose stages are the smallest from the last on.
     """
-    layers = len(costs)
     seconds = [0.0, *accumulate(cost.seconds for cost in costs)]
-    sizes = [0.0, *accumulate(cost.bytes for cost in costs)]
-    # reach[k][n]: the slowest of k stages over the first n layers, and where the last of them starts
+    size = _sizes(costs, stages, in_flight)
+
+    def time(stage: int, first: int, last: int) -> float | None:
+        fits = most_bytes is None or size(stage, first, last) <= most_bytes
+        return seconds[last] - seconds[first] if fits else None
+
+    return _smallest_worst(len(costs), stages, time)
+
+
+def leanest_cut(costs: Sequence[Cost], stages: int, in_flight: LanesHeld = one_lane) -> list[int]:
+    """Return the cut whose largest stage needs the least memory."""
+    cut = _smallest_worst(len(costs), stages, _sizes(costs, stages, in_flight))
+    assert cut is not None  # there is no limit
+    return cut
+
+
+def _sizes(costs: Sequence[Cost], stages: int, in_flight: LanesHeld) -> Callable[[int, int, int], float]:
+    """Return a function that gives the memory of a stage, by its number and its layers."""
+    held = [0.0, *accumulate(cost.bytes for cost in costs)]
+    kept = [0.0, *accumulate(cost.lane_bytes for cost in costs)]
+    return lambda stage, first, last: held[last] - held[first] + in_flight(stages, stage) * (kept[last] - kept[first])
+
+
+def _smallest_worst(layers: int, stages: int, weigh: Callable[[int, int, int], float | None]) -> list[int] | None:
+    """Return the cut whose worst stage is the best; `weigh` gives a stage's value, None if it may not be so."""
+    # reach[k][n]: the worst of k stages over the first n layers, and where the last of them starts
     reach: list[list[tuple[float, int] | None]] = [[None] * (layers + 1) for _ in range(stages + 1)]
     reach[0][0] = (0.0, 0)
     for count in range(1, stages + 1):
         for last in range(count, layers + 1):
             options = [
-                (max(before[0], seconds[last] - seconds[first]), first)
+                (max(before[0], value), first)
                 for first in range(count - 1, last)
                 if (before := reach[count - 1][first]) is not None
-                and (most_bytes is None or sizes[last] - sizes[first] <= most_bytes)
+                and (value := weigh(count - 1, first, last)) is not None
             ]
             reach[count][last] = min(options, key=lambda option: (option[0], -option[1])) if options else None
     if reach[stages][layers] is None:
@@ -61,6 +108,34 @@ def best_cut(costs: Sequence[Cost], stages: int, most_bytes: float | None = None
         last = entry[1]
         cut.append(last)
     return cut[::-1][1:]
+
+
+def check_memory(
+    costs: Sequence[Cost], cut: Sequence[int] | None, stages: int, limit: int, in_flight: LanesHeld
+) -> None:
+    """Refuse a limit of memory that a cut, or without one every cut, exceeds; say which limit and which stages do."""
+    if cut is not None and max(stage_bytes(cut, costs, in_flight)) <= limit:
+        return
+    least = _least(costs, stages, in_flight)
+    which = "every cut" if cut is None else "this --cut"
+    text = f"--stage-memory {write_bytes(limit)}: {which} into {stages} stages has a larger stage"
+    if least <= limit:
+        raise BadInput(f"{text}: leave --cut out, which gives stages of at most {write_bytes(least)}")
+    more = _enough_stages(costs, stages, limit, in_flight)
+    advice = f"or use {more} stages, --workers {more}" if more else "more stages are not enough: use more --lanes"
+    raise BadInput(f"{text}: {stages} stages need --stage-memory {write_bytes(least)} or more; {advice}")
+
+
+def _enough_stages(costs: Sequence[Cost], stages: int, limit: int, in_flight: LanesHeld) -> int | None:
+    """Return the fewest stages, more than these, of which none needs more; None if one layer alone does."""
+    if max(cost.bytes + cost.lane_bytes for cost in costs) > limit:
+        return None
+    counts = range(stages + 1, len(costs) + 1)
+    return next((count for count in counts if _least(costs, count, in_flight) <= limit), None)
+
+
+def _least(costs: Sequence[Cost], stages: int, in_flight: LanesHeld) -> float:
+    return max(stage_bytes(leanest_cut(costs, stages, in_flight), costs, in_flight))
 
 
 def check_layers(layers: int, stages: int) -> None:

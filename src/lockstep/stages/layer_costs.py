@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,8 +21,6 @@ from lockstep.stages.values import pack, summary
 
 RUNS = 3
 """Lanes that are timed; the fastest counts, after one to warm up."""
-STATE = 4
-"""A weight's gradient, optimizer state (two of its size) and itself."""
 
 
 @dataclass
@@ -33,25 +32,26 @@ class LayerFacts:
     """Its parameters and buffers."""
     parameters: int = 0
     """How many elements they have."""
+    weights: int = 0
+    """Their bytes."""
     forward: float = 0.0
     """Seconds."""
     backward: float = 0.0
     passes: int = 0
     """Bytes that it hands on."""
     keeps: int = 0
-    """Bytes that it keeps for backward."""
+    """Bytes that it keeps of a lane for backward; what the layer before keeps anyway is not counted again."""
 
-    @property
-    def cost(self) -> Cost:
-        """What a cut weighs."""
-        return Cost(self.forward + self.backward, STATE * 4.0 * self.parameters + self.keeps)
+    def cost(self, copies: float) -> Cost:
+        """Return what a cut weighs, if so many bytes are held for each byte of a weight."""
+        return Cost(self.forward + self.backward, copies * self.weights, self.keeps)
 
 
 Around = Callable[[int, Callable[[], Any]], Any]
 """Calls a layer, given by its number, and returns what the next one gets."""
 
 
-class _ChainRun(nn.Module):
+class ChainRun(nn.Module):
     """The chain as a model, with something around each of its layers."""
 
     def __init__(self, layers: Sequence[Layer], around: Around) -> None:
@@ -59,6 +59,7 @@ class _ChainRun(nn.Module):
         self._run = (tuple(layers), around)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
+        """Run the chain."""
         layers, around = self._run
         value = around(0, partial(layers[0].call, *arguments, **named))
         for number, layer in enumerate(layers[1:], 1):
@@ -82,10 +83,12 @@ def use_of_layers(
             return returned
 
         with untouched(model), torch.no_grad():
-            example(_ChainRun(layers, look))
-    sizes = {f"parameter/{name}": parameter.numel() for name, parameter in model.named_parameters()}
+            example(ChainRun(layers, look))
+    parameters = {f"parameter/{name}": parameter for name, parameter in model.named_parameters()}
     for one in facts:
-        one.parameters = sum(sizes.get(name, 0) for name in one.used)
+        own = [parameters[name] for name in one.used if name in parameters]
+        one.parameters = sum(parameter.numel() for parameter in own)
+        one.weights = sum(parameter.numel() * parameter.element_size() for parameter in own)
     return facts
 
 
@@ -107,49 +110,94 @@ def measure_layers(
     layers: Sequence[Layer],
     facts: Sequence[LayerFacts],
     example: Callable[[nn.Module], Tensor],
+    runs: int = RUNS,
 ) -> None:
-    """Time each layer forward and backward on an example, and note what it passes on and keeps."""
-    with untouched(model):
-        for run in range(RUNS + 1):
-            times = _timed(layers, facts, example)
-            for one, (forward, backward) in zip(facts, times, strict=True):
-                if run == 1 or (run > 1 and forward + backward < one.forward + one.backward):
-                    one.forward, one.backward = forward, backward
-            model.zero_grad(set_to_none=True)
+    """Time each layer forward and backward on an example, and note what it passes on and keeps.
+
+    With no runs it is not timed. Weights' gradients are freed as soon as they exist: they are not needed.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    held = {_storage(parameter) for parameter in model.parameters()}
+    hooks = [one.register_post_accumulate_grad_hook(_drop_gradient) for one in trained]  # type: ignore[no-untyped-call]
+    try:
+        with untouched(model):
+            for run in range(runs + 1):
+                times = _timed(layers, facts, example, held)
+                for one, (forward, backward) in zip(facts, times, strict=True):
+                    if run == 1 or (run > 1 and forward + backward < one.forward + one.backward):
+                        one.forward, one.backward = forward, backward
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _drop_gradient(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+class _Saved:
+    """What autograd saves while a layer runs, by storage; what is held anyway, the parameters, is not counted."""
+
+    def __init__(self, held: Set[int]) -> None:
+        self._held = held
+        self.bytes: dict[int, int] = {}
+
+    def watch(self) -> AbstractContextManager[None]:
+        """Note what is saved inside."""
+        return torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
+
+    def _note(self, tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in self._held:
+            self.bytes[_storage(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    def without(self, storages: Set[int]) -> int:
+        """Return how many bytes were saved, but for these storages."""
+        return sum(size for storage, size in self.bytes.items() if storage not in storages)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _timed(
-    layers: Sequence[Layer], facts: Sequence[LayerFacts], example: Callable[[nn.Module], Tensor]
+    layers: Sequence[Layer],
+    facts: Sequence[LayerFacts],
+    example: Callable[[nn.Module], Tensor],
+    held: Set[int],
 ) -> list[tuple[float, float]]:
     """Run one lane with a cut between any two layers, so that each one's backward can be timed."""
     inputs: list[list[Tensor]] = []
     outputs: list[list[Tensor]] = []
     forward: list[float] = []
+    kept_before: set[int] = set()
+    """Storages of the layer's input that the layer before keeps itself."""
 
     def apart(number: int, call: Callable[[], Any]) -> Any:
-        kept: dict[int, int] = {}
-
-        def note(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if not isinstance(tensor, nn.Parameter):
-                kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
+        saved = _Saved(held)
         began = time.perf_counter()
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        with saved.watch():
             returned = call()
         forward.append(time.perf_counter() - began)
         _, tensors = pack(returned, f"the layer {facts[number].name}")
-        facts[number].keeps = sum(kept.values())
+        facts[number].keeps = saved.without(kept_before)
         facts[number].passes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         outputs.append([one for one in tensors if one.requires_grad])
+        kept = {id(one) for one in tensors if _storage(one) in saved.bytes}
+        kept_before.clear()
         if number == len(layers) - 1:
+            kept_before.update(_storage(one) for one in tensors if id(one) in kept)
             return returned
         leaves = {id(one): one.detach().requires_grad_() for one in outputs[-1]}
         inputs.append(list(leaves.values()))
-        return _replaced(returned, leaves)
+        passed = {key: leaf.view_as(leaf).clone() for key, leaf in leaves.items()}
+        kept_before.update(_storage(passed[key]) for key in passed if key in kept)
+        return _replaced(returned, passed)
 
-    total = example(_ChainRun(layers, apart))
+    by_loss = _Saved(held)
+    with by_loss.watch():
+        total = example(ChainRun(layers, apart))
+    facts[-1].keeps += by_loss.without(kept_before)
     backward = [0.0] * len(layers)
     began = time.perf_counter()
     torch.autograd.backward(total)
@@ -163,14 +211,14 @@ def _timed(
     return list(zip(forward, backward, strict=True))
 
 
-def _replaced(value: Any, leaves: dict[int, Tensor]) -> Any:
-    """Return a value with the cut's leaves in place of its tensors; layers may change them in place."""
+def _replaced(value: Any, passed: dict[int, Tensor]) -> Any:
+    """Return a value with copies of the cut's leaves in place of its tensors; layers may change them in place."""
     if isinstance(value, Tensor):
-        return leaves[id(value)].view_as(value).clone() if id(value) in leaves else value
+        return passed.get(id(value), value)
     if isinstance(value, dict):
-        return {key: _replaced(one, leaves) for key, one in value.items()}
+        return {key: _replaced(one, passed) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_replaced(one, leaves) for one in value)
+        return type(value)(_replaced(one, passed) for one in value)
     return value
 
 

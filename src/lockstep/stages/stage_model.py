@@ -82,52 +82,39 @@ class _Start(torch.autograd.Function):
         return None, None
 
 
-class StagedModel(nn.Module):
-    """What the loss function and the metrics get in place of the model."""
+class _LaneCall:
+    """What changes with every lane: in an object of its own, since a module's attributes are slow to set."""
 
-    def __init__(self, whole: nn.Module, layers: Sequence[Layer], *, last: bool, device: str) -> None:
+    def __init__(self) -> None:
+        self.count = 0
+        """How often the model was called."""
+        self.received: Received | None = None
+        self.handed: Handed | None = None
+
+
+class CutModel(nn.Module):
+    """What a loss function gets in place of a model that is cut: it may call it once, and read plain values of it."""
+
+    def __init__(self, whole: nn.Module) -> None:
         super().__init__()
         # not as a child: this module has no parameters of its own
         object.__setattr__(self, "_whole", whole)
-        self._layers = tuple(layers)
-        self._last, self._device = last, device
-        self._received: Received | None = None
-        self._handed: Handed | None = None
-        self._calls = 0
+        self._now = _LaneCall()
 
-    def run(self, function: Callable[[nn.Module], Any], received: Received | None) -> tuple[Any, Handed | None]:
-        """Call a function with this model; return what it returned, or what is handed on to the next stage."""
-        self._received, self._handed, self._calls = received, None, 0
+    def give_to(self, function: Callable[[nn.Module], Any]) -> Any:
+        """Call a function with this model; refuse one that does not call the model just once."""
+        self._now.count = 0
         object.__setattr__(self, "training", self._whole.training)
-        try:
-            result = function(self)
-        except HandedOn:
-            return None, self._handed
-        finally:
-            self._received = None
-        if self._calls != 1:
-            raise BadInput(CALLED_ONCE.format(f"{self._calls} times"))
-        return result, None
+        result = function(self)
+        if self._now.count != 1:
+            raise BadInput(CALLED_ONCE.format(f"{self._now.count} times"))
+        return result
 
-    def forward(self, *arguments: Any, **named: Any) -> Any:
-        """Run this stage's layers."""
-        self._calls += 1
-        if self._calls > 1:
+    def count_call(self) -> None:
+        """Note a call; refuse a second one."""
+        self._now.count += 1
+        if self._now.count > 1:
             raise BadInput(CALLED_ONCE.format("more than once"))
-        layers: Sequence[Layer] = self._layers
-        if self._received is None:
-            value = layers[0].call(*arguments, **named)
-            layers = layers[1:]
-        else:
-            set_random_state(self._received.random, self._device)
-            value = self._received.value()
-        for layer in layers:
-            value = layer.call(value)
-        if self._last:
-            return value
-        packed, tensors = pack(value, f"the layer {self._layers[-1].name}")
-        self._handed = Handed(packed, tensors, random_state(self._device))
-        raise HandedOn
 
     def __getattr__(self, name: str) -> Any:
         whole = self.__dict__.get("_whole")
@@ -141,10 +128,57 @@ class StagedModel(nn.Module):
             )
         return value
 
-    def __getattribute__(self, name: str) -> Any:
-        if name in WHOLE:
-            raise BadInput(
-                f"loss(model, batch) calls model.{name}(), and with stages no worker has the whole model: put that "
-                "into the optimizer (weight_decay) or the model's forward, or use ddp"
-            )
-        return super().__getattribute__(name)
+
+def _refusing(name: str) -> Callable[..., Any]:
+    """Return a method that says why a model that is cut cannot answer."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise BadInput(
+            f"loss(model, batch) calls model.{name}(), and with stages no worker has the whole model: put that into "
+            "the optimizer (weight_decay) or the model's forward, or use ddp"
+        )
+
+    return refuse
+
+
+for _name in WHOLE:
+    setattr(CutModel, _name, _refusing(_name))
+
+
+class StagedModel(CutModel):
+    """What the loss function and the metrics get in place of the model, on a stage of ours."""
+
+    def __init__(self, whole: nn.Module, layers: Sequence[Layer], *, last: bool, device: str) -> None:
+        super().__init__(whole)
+        self._layers = tuple(layers)
+        self._last, self._device = last, device
+
+    def run(self, function: Callable[[nn.Module], Any], received: Received | None) -> tuple[Any, Handed | None]:
+        """Call a function with this model; return what it returned, or what is handed on to the next stage."""
+        now = self._now
+        now.received, now.handed = received, None
+        try:
+            return self.give_to(function), None
+        except HandedOn:
+            return None, now.handed
+        finally:
+            now.received = None
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """Run this stage's layers."""
+        self.count_call()
+        layers: Sequence[Layer] = self._layers
+        received = self._now.received
+        if received is None:
+            value = layers[0].call(*arguments, **named)
+            layers = layers[1:]
+        else:
+            set_random_state(received.random, self._device)
+            value = received.value()
+        for layer in layers:
+            value = layer.call(value)
+        if self._last:
+            return value
+        packed, tensors = pack(value, f"the layer {self._layers[-1].name}")
+        self._now.handed = Handed(packed, tensors, random_state(self._device))
+        raise HandedOn

@@ -1,8 +1,8 @@
-"""Values and their gradients between the stages of a replica: a header of fixed size, then one message per tensor.
+"""Values and their gradients between the stages of a replica, each in one message if it is not large: see frames.py.
 
-    forward    header: what passes, the lane's random state      then the tensors
-    backward   which tensors have a gradient                     then the gradients
-    shared     whether there is a gradient                       then the gradient of a weight that several stages use
+    forward    what passes, the lane's random state              the tensors
+    backward   which tensors have a gradient, the lane's loss    the gradients
+    shared     whether there is a gradient                       the gradient of a weight that several stages use
 
 Sends are not waited for before the end of the step. What is sent is kept until then.
 """
@@ -17,15 +17,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lockstep.stages import frames
 from lockstep.stages.values import PassedValue, TensorForm, flat_elements, form_of
 
 if TYPE_CHECKING:
     from lockstep.comm.group import Group
 
-HEADER = 8192
-"""Bytes of the first message of a value; what does not fit follows in another one."""
 FORWARD, BACKWARD, WEIGHT, SHARED = 1, 2, 3, 4
 """Tags; a shared weight's gradients have SHARED and more, one tag per weight."""
+
+
+LossNumbers = tuple[float, float]
+"""Of a lane: its loss as a sum, and the weight of that sum."""
 
 
 class Arrived(NamedTuple):
@@ -48,40 +51,32 @@ class Transfer:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._pending: list[tuple[dist.Work, Tensor]] = []
+        self._usual_out: dict[tuple[int, int], int] = {}
+        self._usual_in: dict[tuple[int, int], int] = {}
+        """What size of a frame to expect, by peer and tag, see [Note: usual size] in frames.py."""
         self.sent = 0
         """Bytes of elements that this stage has sent."""
 
     def send_value(self, packed: PassedValue, tensors: Sequence[Tensor], random: list[bytes]) -> None:
         """Send a value to the next stage."""
-        content = msgspec.msgpack.encode(_Header(packed, random))
-        framed = len(content).to_bytes(8, "little") + content
-        self._send(_bytes(framed[:HEADER].ljust(HEADER, b"\0")), self._group.rank + 1, FORWARD)
-        if len(framed) > HEADER:
-            self._send(_bytes(framed[HEADER:]), self._group.rank + 1, FORWARD)
-        for tensor, form in zip(tensors, packed.tensors, strict=True):
-            self._send(flat_elements(tensor, form), self._group.rank + 1, FORWARD)
+        elements = [flat_elements(tensor, form) for tensor, form in zip(tensors, packed.tensors, strict=True)]
+        self._send_frame(msgspec.msgpack.encode(_Header(packed, random)), elements, self._group.rank + 1, FORWARD)
 
     def receive_value(self) -> Arrived:
         """Wait for the value of the stage before."""
         source = self._group.rank - 1
-        first = self._receive(torch.empty(HEADER, dtype=torch.uint8), source, FORWARD).numpy().tobytes()
-        length = int.from_bytes(first[:8], "little")
-        content = first[8 : 8 + length]
-        if 8 + length > HEADER:
-            rest = torch.empty(8 + length - HEADER, dtype=torch.uint8)
-            content += self._receive(rest, source, FORWARD).numpy().tobytes()
-        header = msgspec.msgpack.decode(content, type=_Header)
-        forms = header.packed.tensors
-        tensors = [form.shaped(self._receive(form.room(self._group.device), source, FORWARD)) for form in forms]
+        frame = self._receive_frame(source, FORWARD)
+        header = msgspec.msgpack.decode(frame.content, type=_Header)
+        tensors = self._receive_tensors(frame, header.packed.tensors, source, FORWARD)
         return Arrived(header.packed, tensors, header.random)
 
-    def send_gradients(self, gradients: Sequence[Tensor | None]) -> None:
-        """Send the gradients of a value to the stage that it came from."""
-        self._send_optional(gradients, self._group.rank - 1, BACKWARD)
+    def send_gradients(self, gradients: Sequence[Tensor | None], loss: LossNumbers) -> None:
+        """Send the gradients of a value to the stage that it came from, with the loss of its lane."""
+        self._send_optional(gradients, self._group.rank - 1, BACKWARD, loss)
 
-    def receive_gradients(self, count: int) -> list[Tensor | None]:
-        """Wait for the gradients of a value that was sent to the next stage."""
-        return self._receive_optional(count, self._group.rank + 1, BACKWARD)
+    def receive_gradients(self) -> tuple[list[Tensor | None], LossNumbers]:
+        """Wait for the gradients of a value that was sent to the next stage, and for the loss of its lane."""
+        return self._receive_optional(self._group.rank + 1, BACKWARD)
 
     def send_shared(self, gradient: Tensor | None, to: int, number: int) -> None:
         """Send a lane's gradient of a shared weight to the stage before that uses it."""
@@ -89,7 +84,7 @@ class Transfer:
 
     def receive_shared(self, source: int, number: int) -> Tensor | None:
         """Wait for a lane's gradient of a shared weight from the stage after that uses it."""
-        return self._receive_optional(1, source, SHARED + number)[0]
+        return self._receive_optional(source, SHARED + number)[0][0]
 
     def send_weight(self, weight: Tensor, to: int) -> None:
         """Send a shared weight to a stage that borrows it."""
@@ -108,24 +103,43 @@ class Transfer:
         for work, _ in pending:
             work.wait()
 
-    def _send_optional(self, values: Sequence[Tensor | None], to: int, tag: int) -> None:
+    def _send_optional(
+        self, values: Sequence[Tensor | None], to: int, tag: int, numbers: LossNumbers = (0.0, 0.0)
+    ) -> None:
         forms = [None if value is None else form_of(value) for value in values]
-        content = msgspec.msgpack.encode(forms)
-        frame = len(content).to_bytes(8, "little") + content
-        size = _frame_bytes(len(values))
-        self._send(_bytes(frame.ljust(size, b"\0")), to, tag)
-        for value, form in zip(values, forms, strict=True):
-            if value is not None and form is not None:
-                self._send(flat_elements(value, form), to, tag)
+        both = zip(values, forms, strict=True)
+        elements = [flat_elements(value, form) for value, form in both if value is not None and form is not None]
+        self._send_frame(msgspec.msgpack.encode((forms, numbers)), elements, to, tag)
 
-    def _receive_optional(self, count: int, source: int, tag: int) -> list[Tensor | None]:
-        frame = self._receive(torch.empty(_frame_bytes(count), dtype=torch.uint8), source, tag).numpy().tobytes()
-        length = int.from_bytes(frame[:8], "little")
-        forms = msgspec.msgpack.decode(frame[8 : 8 + length], type=list[TensorForm | None])
-        return [
-            None if form is None else form.shaped(self._receive(form.room(self._group.device), source, tag))
-            for form in forms
-        ]
+    def _receive_optional(self, source: int, tag: int) -> tuple[list[Tensor | None], LossNumbers]:
+        frame = self._receive_frame(source, tag)
+        forms, numbers = msgspec.msgpack.decode(frame.content, type=tuple[list[TensorForm | None], LossNumbers])
+        tensors = iter(self._receive_tensors(frame, [form for form in forms if form is not None], source, tag))
+        return [None if form is None else next(tensors) for form in forms], numbers
+
+    def _send_frame(self, content: bytes, elements: Sequence[Tensor], to: int, tag: int) -> None:
+        inside = self._group.device == "cpu" and frames.may_hold(elements)
+        usual = self._usual_out.get((to, tag), frames.FIRST)
+        frame, size = frames.fill(content, elements if inside else None, usual)
+        self._usual_out[to, tag] = frames.usual_after(size, usual)
+        self._send(frame[:usual], to, tag)
+        self._send(frame[usual:], to, tag)
+        for one in () if inside else elements:
+            self._send(one, to, tag)
+
+    def _receive_frame(self, source: int, tag: int) -> frames.Frame:
+        usual = self._usual_in.get((source, tag), frames.FIRST)
+        frame = self._receive(torch.empty(usual, dtype=torch.uint8), source, tag)
+        size = frames.size_of(frame)
+        self._usual_in[source, tag] = frames.usual_after(size, usual)
+        if size > usual:
+            frame = torch.cat([frame, self._receive(torch.empty(size - usual, dtype=torch.uint8), source, tag)])
+        return frames.Frame(frame)
+
+    def _receive_tensors(self, frame: frames.Frame, forms: Sequence[TensorForm], source: int, tag: int) -> list[Tensor]:
+        if frame.inside:
+            return frame.tensors(forms)
+        return [form.shaped(self._receive(form.room(self._group.device), source, tag)) for form in forms]
 
     def _send(self, flat: Tensor, to: int, tag: int) -> None:
         if not flat.numel():
@@ -143,12 +157,3 @@ class Transfer:
             dist.recv(landed.view(torch.uint8), group=self._group.process_group, group_src=source, tag=tag)
             flat = landed if flat.device == landed.device else landed.to(flat.device)
         return flat
-
-
-def _frame_bytes(values: int) -> int:
-    """Return the fixed size of a message that describes so many tensors: both sides know it."""
-    return 8 + 256 * max(values, 1)
-
-
-def _bytes(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)

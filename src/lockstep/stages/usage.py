@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,27 +15,29 @@ from lockstep.stages.chain import Layer
 class _Watch(TorchFunctionMode):
     """Notes which of some tensors torch's functions get; reading a shape or a dtype is no use."""
 
-    def __init__(self, names: dict[int, str]) -> None:
-        self._names = names
-        self.used: set[str] = set()
+    def __init__(self, names: dict[int, str], note: Callable[[str], None]) -> None:
+        self._names, self._note = names, note
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if getattr(func, "__name__", "") != "__get__":
-            self.used.update(self._names[id(one)] for one in _tensors((args, kwargs or {})) if id(one) in self._names)
+            for one in tensors_in((args, kwargs or {})):
+                if id(one) in self._names:
+                    self._note(self._names[id(one)])
         return func(*args, **(kwargs or {}))
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a value, also those in its lists, tuples and mappings."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for one in value.values():
-            yield from _tensors(one)
+            yield from tensors_in(one)
     elif isinstance(value, list | tuple):
         for one in value:
-            yield from _tensors(one)
+            yield from tensors_in(one)
 
 
 def state_names(model: nn.Module) -> dict[int, str]:
@@ -58,9 +60,14 @@ def contained(model: nn.Module, layers: Sequence[Layer]) -> list[set[str]]:
     ]
 
 
+def watching(model: nn.Module, note: Callable[[str], None]) -> AbstractContextManager[Any]:
+    """Call a function with the name of each parameter and buffer that is used inside, every time that it is."""
+    return _Watch(state_names(model), note)
+
+
 @contextmanager
 def watched(model: nn.Module) -> Iterator[set[str]]:
     """Collect the names of the parameters and buffers that are used inside."""
-    watch = _Watch(state_names(model))
-    with watch:
-        yield watch.used
+    used: set[str] = set()
+    with watching(model, used.add):
+        yield used

@@ -34,6 +34,15 @@ class TensorForm(msgspec.Struct, frozen=True, array_like=True):
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its memory has."""
+        return self.span * self.empty().itemsize
+
+    def empty(self) -> Tensor:
+        """Return a tensor of its dtype without elements."""
+        return torch.empty(0, dtype=getattr(torch, self.dtype))
+
     def room(self, device: str) -> Tensor:
         """Return flat memory for it."""
         return torch.empty(self.span, dtype=getattr(torch, self.dtype), device=device)

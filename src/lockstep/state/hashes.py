@@ -121,7 +121,12 @@ def _contents(
                 dist.recv(_as_bytes(part), group=group.process_group, group_src=fragment.rank)
                 parts.append(part)
         mine = block.hasher == group.rank
-        yield block, (parts[0] if len(parts) == 1 else torch.cat(parts)) if mine else None
+        yield block, _joined(parts, group) if mine else None
+
+
+def _joined(parts: list[Tensor], group: Group) -> Tensor:
+    # A process may hold parts of a tensor on several devices.
+    return parts[0] if len(parts) == 1 else torch.cat([part.to(group.device) for part in parts])
 
 
 def _record(content: Tensor, numbers: bool) -> bytes:

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,6 +18,8 @@ from lockstep.lanes.rng import seed_lane
 from lockstep.recipe import LayerList, Loss, LossFunction, OptimizerFactory, ScheduleFactory
 from lockstep.state.holdings import Holding, plain_holdings
 from lockstep.strategies.one_sample import explain_one_sample, is_one_sample_error
+from lockstep.strategies.stats import How as How
+from lockstep.strategies.stats import StepStats as StepStats
 from lockstep.torch_compat.tensors import foreach_mul_
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from lockstep.data.loader import Batch
     from lockstep.mesh import Mesh
     from lockstep.settings import Settings
-    from lockstep.strategies.clock import Clock, Span
+    from lockstep.strategies.clock import Clock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,54 +81,6 @@ class Training:
         return self.lanes if self.exact else self.settings.replicas
 
 
-@dataclass(frozen=True)
-class StepStats:
-    """What one step did on this worker."""
-
-    step: int
-    """Counted over the whole run."""
-    loss: float
-    """The weighted mean over this process's lanes; the mean over processes by weight is the global one."""
-    weight: float
-    """Of this process's lanes."""
-    seconds: Mapping[str, float]
-    """By part of the step, see `clock.PARTS`."""
-    spans: Sequence[Span] = ()
-    """The same as laps, in order."""
-    hidden: float = 0.0
-    """Seconds of exchange that ran behind backward."""
-    ready: float | None = None
-    """When this worker had all its gradients, where `wait` is part of `exchange`; seconds since the epoch."""
-    sent: int = 0
-    """Bytes of gradients that this worker put into the exchange."""
-    global_loss: float | None = None
-    """The weighted mean over all lanes, where the step knows it: with `single`, `dp` and `ddp`; else None."""
-
-    @property
-    def known_loss(self) -> float:
-        """The global loss where this process knows it, else that of its own lanes."""
-        return self.loss if self.global_loss is None else self.global_loss
-
-    @classmethod
-    def of(
-        cls, step: int, loss: float, weight: float, *, clock: Clock, sent: int, global_loss: float | None = None
-    ) -> StepStats:
-        """Return the stats of a step that a clock was kept of."""
-        return cls(step, loss, weight, clock.seconds, clock.spans, clock.hidden, clock.ready, sent, global_loss)
-
-
-@dataclass(frozen=True, kw_only=True)
-class How:
-    """How a strategy came to run on this world, for records and reports; empty where there is nothing to tell."""
-
-    exchange: str = ""
-    """What goes between workers: `in process`, `arena`, `arena + gloo`, `collectives over gloo`, ..."""
-    optimizer: str = ""
-    """`on slices`, or `replicated: ` and why."""
-    cut: str = ""
-    """Of a model that is cut: each stage's layers, parameters and measured time, and the bubble to expect."""
-
-
 class Tuned(NamedTuple):
     """An optimizer, its schedule, and what it updates by name."""
 
@@ -137,23 +92,44 @@ class Tuned(NamedTuple):
     """The trained parameters of each group, by name."""
     whole: dict[str, nn.Parameter]
     """Those whose state the optimizer keeps under the parameter itself; empty where it works on slices."""
+    together: Sequence[Sequence[str]] = ()
+    """Where it works on slices: the parameters that are updated as one tensor, so that they have one counter."""
 
 
-class LaneLoss(NamedTuple):
+@dataclass(frozen=True)
+class LaneLoss:
     """One lane's loss as a sum with a weight."""
 
     total: Tensor
     """The sum, with its graph."""
-    weight: float
-    """Samples, or what the loss function said."""
-    value: float
-    """The sum as a number."""
+    given: float | Tensor
+    """Its weight: samples, or what the loss function said."""
     by_samples: bool
     """Whether the weight is the number of samples, and so known before forward."""
+
+    @cached_property
+    def value(self) -> float:
+        """The sum as a number: on an accelerator the host waits for it."""
+        return float(self.total.detach())
+
+    @cached_property
+    def weight(self) -> float:
+        """The weight as a number: on an accelerator the host may wait for it."""
+        return float(self.given)
+
+    def note(self, row: Tensor) -> None:
+        """Write both to a row of a table, which may be on the same accelerator: then nobody waits."""
+        row[0].copy_(self.total.detach())
+        row[1].copy_(self.given.detach()) if isinstance(self.given, Tensor) else row[1].fill_(self.given)
 
 
 class Strategy(ABC):
     """Trains one model on a mesh, a step at a time."""
+
+    lanes_in_turn = False
+    """Whether lanes are dealt out to replicas in turn; else a replica has contiguous ones."""
+    reads_later = False
+    """Whether losses on an accelerator are read once a step, by `ExactWorker`, and checked there."""
 
     def __init__(self, mesh: Mesh, training: Training) -> None:
         self.mesh, self.world = mesh, mesh.world
@@ -201,9 +177,24 @@ class Strategy(ABC):
     def prepare_evaluation(self) -> None:  # noqa: B027 - most strategies have nothing to do here
         """Bring this rank's copy of the model to the state that all ranks evaluate."""
 
+    def finish_evaluation(self) -> None:  # noqa: B027
+        """Return from there, to go on training."""
+
     def forward_only(self, function: Callable[[nn.Module, Any], Any], data: Any) -> Any:
         """Call a function with the model and some data, without training; None where another stage has its result."""
         return function(self.module, data)
+
+    def example_run(self) -> Callable[[nn.Module], Tensor] | None:
+        """Return a function that runs the loss on one lane, with any model; None where there is no such lane."""
+        make = self.training.example
+        if make is None:
+            return None
+
+        def run(model: nn.Module) -> Tensor:
+            seed_lane(self.training.seed, 0, 0, self.world.device)
+            return as_sum(self.training.loss(model, to_device(make(), self.world.device)), 1).total
+
+        return run
 
     def lane_loss(self, model: nn.Module, lane: LaneBatch, step: int) -> LaneLoss:
         """Run one lane forward from its own random stream."""
@@ -217,35 +208,55 @@ class Strategy(ABC):
     def call_loss(self, model: nn.Module, lane: LaneBatch, step: int) -> Tensor | Loss:
         """Call the loss function; explain what BatchNorm says of a lane of one sample."""
         try:
-            return self.training.loss(model, to_device(lane.data, self.world.device))
+            return self.training.loss(model, to_device(lane.data, self.device_of(model)))
         except ValueError as error:
             if lane.samples == 1 and is_one_sample_error(error):
                 text = explain_one_sample(lane=lane.lane, step=step, batch=None, lanes=self.training.lanes)
                 raise LockstepError(text) from error
             raise
 
+    def device_of(self, model: nn.Module) -> str:
+        """Return where a model of this process computes."""
+        return self.world.device
+
+    def lane_device(self, lane: int) -> str:
+        """Return where a lane of this process is computed."""
+        return self.world.device
+
     def finite(self, loss: LaneLoss, lane: LaneBatch, step: int) -> LaneLoss:
         """Return a lane's loss; stop the run if it is no number."""
+        if self.reads_later and self.world.device != "cpu":
+            return loss
         if not math.isfinite(loss.value):
-            raise NotFinite(
-                f"the loss is {loss.value} at step {step}, lane {lane.lane}, rank {self.world.rank}: lower the "
-                "learning rate, clip gradients, or look at this batch"
-            )
+            raise not_finite(loss.value, step, lane.lane, f", rank {self.world.rank}")
         return loss
 
 
 def as_sum(returned: object, samples: int) -> LaneLoss:
     """Turn what a loss function returned into a sum and a weight; a mean weighs its samples."""
     if isinstance(returned, Loss):
-        weight = float(returned.weight)
-        if not weight >= 0.0:
-            raise BadInput(f"Loss(total, weight={weight}): a weight cannot be negative")
-        return LaneLoss(returned.total, weight, float(returned.total.detach()), False)
+        given = returned.weight
+        if not (isinstance(given, Tensor) and not given.is_cpu):  # else the host would wait; ExactWorker checks it
+            check_weight(float(given))
+        return LaneLoss(returned.total, given, False)
     if not isinstance(returned, Tensor) or returned.numel() != 1:
         described = f"shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else f"{returned!r:.60}"
         raise BadInput(f"loss(model, batch) must return a scalar tensor or Loss(total, weight), not {described}")
-    total = returned * samples
-    return LaneLoss(total, float(samples), float(total.detach()), True)
+    return LaneLoss(returned * samples, float(samples), True)
+
+
+def not_finite(value: float, step: int, lane: int, where: str = "") -> NotFinite:
+    """Return the error of a loss that is no number."""
+    return NotFinite(
+        f"the loss is {value} at step {step}, lane {lane}{where}: lower the learning rate, clip gradients, or look at "
+        "this batch"
+    )
+
+
+def check_weight(weight: float) -> None:
+    """Refuse a weight that no lane can have."""
+    if not weight >= 0.0:
+        raise BadInput(f"Loss(total, weight={weight}): a weight cannot be negative")
 
 
 def backward(total: Tensor) -> None:

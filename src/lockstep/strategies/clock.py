@@ -9,8 +9,8 @@ Part = Literal["data", "forward", "backward", "exchange", "optimizer", "wait"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 """`exchange` moves and combines gradients and what follows from them; `wait` is the wait for the slowest worker."""
 
-Span = tuple[str, float, float]
-"""(part, start after the step's start, duration), in seconds."""
+Span = tuple[str, float, float, int | None]
+"""(part, start after the step's start, duration, lane), in seconds; lane is None for what is not of one lane."""
 
 
 class Clock:
@@ -27,18 +27,18 @@ class Clock:
         """When this worker had all its gradients, if waiting and exchange cannot be distinguished on one worker."""
         self._first = self._last = time.perf_counter()
 
-    def lap(self, part: str) -> None:
-        """Add the time since the last lap to a part."""
+    def lap(self, part: str, lane: int | None = None) -> None:
+        """Add the time since the last lap to a part; a model that is cut says which lane it was for."""
         now = time.perf_counter()
         self.seconds[part] += now - self._last
-        self.spans.append((part, self._last - self._first, now - self._last))
+        self.spans.append((part, self._last - self._first, now - self._last, lane))
         self._last = now
 
     def move_tail(self, part: str, seconds: float) -> None:
         """Move the last `seconds` of the last lap to another part."""
-        name, start, length = self.spans.pop()
+        name, start, length, lane = self.spans.pop()
         tail = min(max(seconds, 0.0), length)
-        self.spans += [(name, start, length - tail), (part, start + length - tail, tail)]
+        self.spans += [(name, start, length - tail, lane), (part, start + length - tail, tail, lane)]
         self.seconds[name] -= tail
         self.seconds[part] += tail
 
@@ -50,7 +50,7 @@ class NoClock(Clock):
         super().__init__()
         self.seconds = {}
 
-    def lap(self, part: str) -> None:
+    def lap(self, part: str, lane: int | None = None) -> None:
         """Do nothing."""
 
     def move_tail(self, part: str, seconds: float) -> None:

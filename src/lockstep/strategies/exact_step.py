@@ -21,14 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.exchange.base import Exchange
-from lockstep.lanes.flat_layout import BLOCK, tensor_blocks
+from lockstep.exchange.host_traffic import Signals
+from lockstep.lanes.flat_layout import BLOCK, slots_within, tensor_blocks
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Fold, folding, running_sum
 from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
-from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backward
-from lockstep.strategies.flat_model import FlatModel
+from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backward, check_weight, not_finite
+from lockstep.strategies.flat_model import FlatModel, ModelLayout
 from lockstep.strategies.merging import lazy_zeros
+from lockstep.strategies.sliced_optimizer import GradientRun
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -60,11 +62,14 @@ def arena_bytes(training: Training, workers: int, here: Sequence[int] | None = N
     tensors = [*training.model.parameters(), *training.model.buffers()]
     # Every tensor could have a section of its own: a generous bound, of which only what is used is ever touched.
     room = sum(tensor.numel() * tensor.element_size() + 8 * BLOCK * (workers + 1) + PAGE for tensor in tensors)
-    return copies * room
+    return copies * room + PAGE + Signals.room(len(tensors), workers)
 
 
 class ExactWorker:
     """One worker's side of the exact step."""
+
+    _keep = False
+    """Whether sums of large gradients stay where backward made them: nobody else reads them, see kept_sums.py."""
 
     def __init__(self, training: Training, exchange: Exchange, device: str, *, part: bool = False) -> None:
         """`part`: the model is a part of one that is cut, and may have nothing to train."""
@@ -75,31 +80,65 @@ class ExactWorker:
         self.replicated = bool(why)
         """An optimizer that looks at whole tensors runs on whole tensors, once for each copy of the weights."""
         self.how = How(exchange=exchange.name, optimizer=f"replicated: {why}" if why else "on slices")
-        self.flat = FlatModel(training.model, sliced.group_keys(self.optimizer, trained), exchange.workers, part=part)
-        self.weights = [exchange.weights(s.numel, s.key[1], device) for s in self.flat.sections]  # type: ignore[index]
-        self.flat.attach(self.weights, fill=exchange.rank == 0 or not exchange.shares_memory)
-        for flat in self.weights:
-            exchange.broadcast_weights(flat)
-        self.parts = [s.part(exchange.workers, exchange.rank) for s in self.flat.sections]
-        self._partials = [exchange.partials(s.numel, s.key[1], device) for s in self.flat.sections]  # type: ignore[index]
-        buffers = self.flat.buffers
+        self.layout = self._lay_out(sliced.group_keys(self.optimizer, trained), part=part)
+        self.parts = [s.part(exchange.workers, exchange.rank) for s in self.layout.sections]
+        self._partials: list[list[Tensor]] = []
+        """Of each section, the sums over lanes that this worker holds whole."""
+        self.slices = self._hold_weights()
+        """Of each section, the weights that this worker updates."""
+        buffers = self.layout.buffers
         self._buffer_means = [exchange.weights(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
         self._buffer_parts = [s.part(exchange.workers, exchange.rank) for s in buffers.sections]
         self._buffer_partials = [exchange.partials(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
         self._slots = self._lane_slots()
         self.members = [[self._index(p) for p in group["params"]] for group in self.optimizer.param_groups]
-        counts = (tensor_blocks(parameter.numel()) for parameter in self.flat.parameters)
+        counts = (tensor_blocks(parameter.numel()) for parameter in self.layout.parameters)
         self._first_blocks = list(itertools.accumulate(counts, initial=0))
         """Of each tensor, among the blocks of all, see [Note: blocks]; then how many there are."""
         self.chunks: list[sliced.Chunk] = []
         if not self.replicated:
-            groups = [s.key[0] for s in self.flat.sections]  # type: ignore[index]
-            self.chunks = sliced.slice_optimizer(self.optimizer, groups, self.weights, self.parts)
+            groups = [s.key[0] for s in self.layout.sections]  # type: ignore[index]
+            self.chunks = sliced.slice_optimizer(self.optimizer, groups, self.slices, self._stretches())
         self.schedule = training.schedule(self.optimizer) if training.schedule else None
         # One worker has nobody to exchange with: adding up its lanes and dividing belongs to its gradients.
         self._waiting, self._exchanging = ("wait", "exchange") if exchange.workers > 1 else ("backward", "backward")
-        every = [partial for partials in self._partials for partial in partials]
-        self._sent = sum(one.numel() * one.element_size() for one in every) if exchange.workers > 1 else 0
+        self._sent = self._bytes_sent() if exchange.workers > 1 else 0
+
+    def _lay_out(self, groups: list[int], *, part: bool) -> ModelLayout:
+        """Return where each weight lies."""
+        self._keep = self.exchange.workers == 1 and self.device == "cpu"  # an accelerator has no pages left untouched
+        keys = [(group,) for group in groups]
+        self.flat = FlatModel(self.training.model, keys, self.exchange.workers, part=part, keep=self._keep)
+        return self.flat
+
+    def _stretches(self) -> list[list[range]]:
+        """Return the parts of this worker's slices whose gradients lie in one piece."""
+        if self._keep:
+            return self.flat.stretches
+        return [[part] for part in self.parts]
+
+    def _hold_weights(self) -> list[Tensor]:
+        """Make the model's weights views of flat ones, rank 0's everybody's, and room for the sums over lanes."""
+        flat, exchange = self.flat, self.exchange
+        self._weights = [exchange.weights(s.numel, s.key[1], self.device) for s in flat.sections]  # type: ignore[index]
+        flat.attach(self._weights, fill=exchange.rank == 0 or not exchange.shares_memory)
+        for weights in self._weights:
+            exchange.broadcast_weights(weights)
+        self._partials = (
+            [[lazy_zeros(weights)] for weights in self._weights]
+            if self._keep
+            else [exchange.partials(s.numel, s.key[1], self.device) for s in flat.sections]  # type: ignore[index]
+        )
+        return [weights[part.start : part.stop] for weights, part in zip(self._weights, self.parts, strict=True)]
+
+    def _bytes_sent(self) -> int:
+        """Return how many bytes of gradients go into the exchange in a step."""
+        return sum(one.nbytes for partials in self._partials for one in partials)
+
+    def put_parameter(self, name: str, value: Tensor) -> None:
+        """Set one weight, where it lies."""
+        with torch.no_grad():
+            self.training.model.get_parameter(name).copy_(value)
 
     def step(
         self,
@@ -114,11 +153,13 @@ class ExactWorker:
 
         Where workers meet inside the model, `filler` is run in place of such a lane, for nothing but the meeting.
         """
-        table = torch.zeros(self.training.lanes, 2, dtype=torch.float64)
+        table = torch.zeros(self.training.lanes, 2, dtype=torch.float64, device=self.device)
         run = partial(self._run_lane, number, lanes, forward, filler)
         others = self._fold_lanes(run, table, clock)
         table, others = self._tell(table, others)
         clock.lap(self._waiting)
+        if self.device != "cpu":
+            _check_losses(table, number)
         total, weight = (sum(column) for column in table.T.tolist())
         reduced = self._reduce(weight)
         if self.training.clip is not None:
@@ -128,13 +169,17 @@ class ExactWorker:
         clock.lap("optimizer")
         self._share(int((table[:, 1] > 0).sum()))
         clock.lap(self._exchanging)
-        self.exchange.barrier()
+        self._meet()
         clock.lap(self._waiting)
-        self.flat.buffers.finish(self._buffer_means, others)
+        self.layout.buffers.finish(self._buffer_means, others)
         clock.lap("optimizer")
         own_total, own_weight = (sum(column) for column in table[sorted(lanes)].T.tolist())
         own = own_total / own_weight if own_weight else 0.0
         return StepStats.of(number, own, own_weight, clock=clock, sent=self._sent, global_loss=total / weight)
+
+    def _meet(self) -> None:
+        """Wait until everybody's weights are new."""
+        self.exchange.barrier()
 
     def _run_lane(
         self, number: int, lanes: Mapping[int, LaneBatch], forward: Forward, filler: LaneBatch | None, lane: int
@@ -144,7 +189,7 @@ class ExactWorker:
             return forward(self.training.model, lanes[lane], number)
         if filler is not None and self.training.synchronised:
             with without_samples(self.training.model):
-                backward(forward(self.training.model, filler, number).total * 0.0)
+                self._backward_of(forward(self.training.model, filler, number).total * 0.0)
         return None
 
     def _lane_slots(self) -> list[LaneSlot]:
@@ -168,31 +213,41 @@ class ExactWorker:
             slots += [LaneSlot(lane, fold, gradients, means) for lane, fold in zip(own, folds, strict=True)]
         return slots
 
+    def _backward_of(self, total: Tensor) -> None:
+        backward(total)
+
     def _fold_lanes(self, run: Callable[[int], LaneLoss | None], table: Tensor, clock: Clock) -> Tensor:
         """Step 1; returns the buffers that are not floats, as the first lane left them."""
-        others = self.flat.buffers.pack_others()
+        others = self.layout.buffers.pack_others()
         for slot in self._slots:
-            self.flat.buffers.restore()
+            self.layout.buffers.restore()
             self.flat.begin(slot.fold, slot.gradients)
             loss = run(slot.lane)
             clock.lap("forward")
+            self._before_backward(slot, table, loss)
             if loss is not None:
-                backward(loss.total)
-                table[slot.lane, 0], table[slot.lane, 1] = loss.value, loss.weight
+                self._backward_of(loss.total)
+                loss.note(table[slot.lane])
                 if slot.lane == 0:
-                    others = self.flat.buffers.pack_others()
+                    others = self.layout.buffers.pack_others()
             self._end_lane(slot, computed=loss is not None)
             clock.lap("backward")
         return others
 
+    def _before_backward(self, slot: LaneSlot, table: Tensor, loss: LaneLoss | None) -> None:
+        """Do what can begin once this lane's loss is known; `table` has those of the lanes before. Nothing here."""
+
     def _end_lane(self, slot: LaneSlot, *, computed: bool) -> None:
         """Fold what a lane left; one that was not computed counts as zero."""
-        self.flat.end()
-        self.flat.buffers.collect()
-        self._fold_buffers(slot.fold, slot.means, self.flat.buffers.now if computed else None)
+        self._end_backward()
+        self.layout.buffers.collect()
+        self._fold_buffers(slot.fold, slot.means, self.layout.buffers.now if computed else None)
         for left, right in slot.fold.merges:  # the model does those of its gradients
             for buffers in slot.means:
                 buffers[left].add_(buffers[right])
+
+    def _end_backward(self) -> None:
+        self.flat.end()
 
     def _fold_buffers(self, fold: Fold, means: list[list[Tensor]], values: list[Tensor] | None) -> None:
         for index, buffers in enumerate(means):
@@ -205,41 +260,47 @@ class ExactWorker:
     def _tell(self, table: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """Step 2: each lane's numbers come from its owner, the integer buffers from the owner of lane 0."""
         mine = others if self.exchange.rank == 0 else torch.zeros_like(others)
-        both = self.exchange.sum_disjoint(torch.cat([table.flatten(), mine]).to(self.device)).cpu()
-        return both[: table.numel()].view_as(table), both[table.numel() :]
+        both = self.exchange.sum_disjoint(torch.cat([table.flatten(), mine.to(self.device)]))
+        # The one place of a step where the host waits for an accelerator.
+        return both[: table.numel()].view_as(table).cpu(), both[table.numel() :]
 
-    def _reduce(self, weight: float) -> list[Tensor]:
+    def _reduce(self, weight: float) -> list[GradientRun]:
         """Step 3: this worker's slices of the gradient."""
-        both = zip(self._partials, self.parts, strict=True)
-        return [self.exchange.mean(partials, part, weight) for partials, part in both]
+        runs: list[GradientRun] = []
+        for section, (partials, part) in enumerate(zip(self._partials, self.parts, strict=True)):
+            if not self._keep:
+                runs.append(GradientRun(section, part.start, self.exchange.mean(partials, part, weight)))
+                continue
+            for stretch, total in zip(self.flat.stretches[section], self.flat.sums(section, partials[0]), strict=True):
+                runs.append(GradientRun(section, stretch.start, self.exchange.divided(total, weight)))
+        return runs
 
-    def _clip(self, reduced: list[Tensor], limit: float) -> None:
+    def _clip(self, reduced: list[GradientRun], limit: float) -> None:
         """Scale the gradient so that its norm is at most `limit`; the norm is summed by blocks, see [Note: blocks]."""
-        squares = torch.zeros(self._first_blocks[-1], dtype=torch.float64)
-        for section, part, gradient in zip(self.flat.sections, self.parts, reduced, strict=True):
-            for slot in section.slots:
-                low, high = max(slot.start, part.start), min(slot.stop, part.stop)
+        squares = torch.zeros(self._first_blocks[-1], dtype=torch.float64, device=self.device)
+        for run in reduced:
+            for slot in slots_within(self.layout.sections[run.section].slots, run.start, run.stop):
+                low, high = max(slot.start, run.start), min(slot.stop, run.stop)
                 if low < high:
-                    norms = block_norms(gradient[low - part.start : high - part.start])
+                    norms = block_norms(run.values[low - run.start : high - run.start])
                     first = self._first_blocks[slot.index] + (low - slot.start) // BLOCK
-                    squares[first : first + len(norms)] = norms.double().square().cpu()
+                    squares[first : first + len(norms)] = norms.double().square()
         # fsum is exact, so it does not matter who summed which block
-        norm = math.sqrt(math.fsum(self._every_block(self.exchange.sum_disjoint(squares.to(self.device)).tolist())))
+        norm = math.sqrt(math.fsum(self._every_block(self.exchange.sum_disjoint(squares).tolist())))
         if norm > limit:
-            for gradient in reduced:
-                gradient.mul_(limit / (norm + 1e-6))
+            for run in reduced:
+                run.values.mul_(limit / (norm + 1e-6))
 
     def _every_block(self, squares: list[float]) -> list[float]:
         """Return the blocks of the whole model: here, those of this worker's."""
         return squares
 
-    def _update(self, reduced: list[Tensor], clock: Clock) -> None:
+    def _update(self, reduced: list[GradientRun], clock: Clock) -> None:
         """Step 4."""
         if self.replicated:
             self._update_whole(reduced, clock)
         else:
-            for section, (part, gradient) in enumerate(zip(self.parts, reduced, strict=True)):
-                sliced.set_gradients(self.chunks, section, part, gradient)
+            sliced.set_gradients(self.chunks, reduced)
             self.optimizer.step()
             for chunk in self.chunks:
                 chunk.weight.grad = None  # else what was received lives until the next step has received its own
@@ -250,27 +311,42 @@ class ExactWorker:
         """Step 5; the float buffers become the mean over the lanes that had samples."""
         for partials, part, mean in zip(self._buffer_partials, self._buffer_parts, self._buffer_means, strict=True):
             mean[part.start : part.stop] = self.exchange.mean(partials, part, lanes)
-        if not self.replicated:
-            for flat in self.weights:
-                self.exchange.gather_weights(flat)
+        self._share_weights()
         for mean in self._buffer_means:
             self.exchange.gather_weights(mean)
 
-    def _update_whole(self, reduced: list[Tensor], clock: Clock) -> None:
+    def _share_weights(self) -> None:
+        if not self.replicated:
+            for weights in self._weights:
+                self.exchange.gather_weights(weights)
+
+    def _update_whole(self, reduced: list[GradientRun], clock: Clock) -> None:
         """Update whole tensors: an optimizer with a norm per tensor cannot work on slices."""
-        flats = [self.exchange.whole_gradient(p, r) for p, r in zip(self._partials, reduced, strict=True)]
-        clock.lap(self._exchanging)
-        whole = [flat for flat in flats if flat is not None]
-        if not whole:
+        if not self._keep:
+            both = zip(self._partials, reduced, strict=True)
+            flats = [self.exchange.whole_gradient(partials, run.values) for partials, run in both]
+            clock.lap(self._exchanging)
+            reduced = [GradientRun(section, 0, flat) for section, flat in enumerate(flats) if flat is not None]
+        if not reduced:
             return
-        for parameter, gradient in zip(self.flat.parameters, self.flat.views(whole), strict=True):
-            parameter.grad = gradient
+        for run in reduced:
+            for slot in slots_within(self.layout.sections[run.section].slots, run.start, run.stop):
+                own = run.values[slot.start - run.start : slot.stop - run.start]
+                self.layout.parameters[slot.index].grad = own.view(slot.shape)
         self.optimizer.step()
-        for parameter in self.flat.parameters:
+        for parameter in self.layout.parameters:
             parameter.grad = None
 
     def _index(self, parameter: nn.Parameter) -> int:
-        return next(i for i, own in enumerate(self.flat.parameters) if own is parameter)
+        return next(i for i, own in enumerate(self.layout.parameters) if own is parameter)
+
+
+def _check_losses(table: Tensor, step: int) -> None:
+    """Stop the run if a lane's loss is no number, or its weight none that a lane can have: all workers know all."""
+    for lane, (total, weight) in enumerate(table.tolist()):
+        check_weight(weight)
+        if not math.isfinite(total):
+            raise not_finite(total, step, lane)
 
 
 def block_norms(gradient: Tensor) -> Tensor:

@@ -10,18 +10,20 @@ which costs more than all of this.
 A re-entrant checkpoint produces a gradient in pieces. They must add up to the lane's gradient before other lanes are
 added; in a buffer that is still empty, or while the gradient waits, they may be added one by one. So a gradient is
 folded at once only if it is the first of its buffer, or if it came whole in an earlier lane. Until then every parameter
-has a hook.
+has a hook, and nothing is said to be complete.
 
 [Note: pairs]
 Of two lanes whose gradients are added to each other, the large gradients of the first wait where backward created them,
 and are added to those of the second in one pass, see merging.py. That needs memory for one set of them, so it is not
 done on accelerators. As where torch itself accumulates, no other code may write to a gradient after its hook has run.
+Where no other worker reads the sums they need no place of their own at all, see kept_sums.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +31,7 @@ from torch import Tensor, nn
 from lockstep.errors import BadInput
 from lockstep.lanes.flat_layout import Section, lay_out
 from lockstep.lanes.tree import Fold
+from lockstep.strategies.kept_sums import KeptSums
 from lockstep.strategies.merging import Merger
 from lockstep.torch_compat.modules import buffers_of
 
@@ -36,7 +39,21 @@ LARGE = 1 << 15
 """A gradient is large from this number of elements on."""
 
 
-class FlatModel:
+class ModelLayout:
+    """Where a model's trained parameters lie in flat tensors, and its buffers."""
+
+    def __init__(self, model: nn.Module, keys: Sequence[tuple[Any, ...]], workers: int) -> None:
+        """`keys`: parameters with the same key and dtype share a section; the first of a key is its optimizer group."""
+        self.model = model
+        self.names = [name for name, p in model.named_parameters() if p.requires_grad]
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        shapes = [tuple(p.shape) for p in self.parameters]
+        section_keys = [(key[0], p.dtype, *key[1:]) for key, p in zip(keys, self.parameters, strict=True)]
+        self.sections: list[Section] = lay_out(shapes, section_keys, workers) if shapes else []
+        self.buffers = FlatBuffers(model, workers)
+
+
+class FlatModel(ModelLayout):
     """Makes a model's parameters and float buffers views of flat tensors, and collects its gradients.
 
     A lane:  1. `buffers.restore`  buffers return to the step's first values
@@ -47,31 +64,44 @@ class FlatModel:
              6. `buffers.collect`  the float buffers are ready to be folded like the gradients
     """
 
-    def __init__(self, model: nn.Module, keys: Sequence[int], workers: int, *, part: bool = False) -> None:
-        """`part`: of a model that is cut, a part may have nothing to train."""
-        self.model = model
-        self.names = [name for name, p in model.named_parameters() if p.requires_grad]
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+    def __init__(
+        self,
+        model: nn.Module,
+        keys: Sequence[tuple[Any, ...]],
+        workers: int,
+        *,
+        part: bool = False,
+        keep: bool = False,
+        large: int = LARGE,
+    ) -> None:
+        """`part`: of a model that is cut, a part may have nothing to train. `keep`: no other worker reads the sums.
+
+        `large`: from how many elements on a gradient is large.
+        """
+        super().__init__(model, keys, workers)
         if not self.parameters and not part:
             raise BadInput(
                 "the model has no parameter that requires a gradient, so there is nothing to train: set requires_grad"
             )
-        shapes = [tuple(p.shape) for p in self.parameters]
-        dtypes = [(key, p.dtype) for key, p in zip(keys, self.parameters, strict=True)]
-        self.sections: list[Section] = lay_out(shapes, dtypes, workers) if shapes else []
-        self.buffers = FlatBuffers(model, workers)
         self._sums: Sequence[Sequence[Tensor]] = []
         """The buffers of a fold, each with one flat tensor per section."""
         self._targets: list[Tensor] = []
         self._above: list[list[Tensor]] = []
         """The sums to which the sum of large gradients is added in turn, each as one view per parameter."""
         self._merger = Merger()
+        self._kept = KeptSums() if keep else None
         self._waiting: dict[int, Tensor] = {}
         """Large gradients of the lane before, see [Note: pairs]."""
         self._views: dict[int, list[Tensor]] = {}
         self._fold = Fold(0, True, ())
-        self._large = {index for index, p in enumerate(self.parameters) if p.numel() >= LARGE}
-        self._small = [_without(section, self._large) for section in self.sections]
+        self._large = {index for index, p in enumerate(self.parameters) if p.numel() >= large}
+        # Gaps between large tensors stay zero, and may be on their way to another worker: nobody touches them.
+        self._small = [
+            [] if all(slot.index in self._large for slot in section.slots) else _without(section, self._large)
+            for section in self.sections
+        ]
+        self.stretches = [_stretches(section, self._large) for section in self.sections]
+        """The parts of each section whose sums lie in one piece, if they are kept: see `sums`."""
         self._fired: Counter[int] = Counter()
         self._whole: set[int] = set()
         """The parameters whose gradient came in one piece in an earlier lane."""
@@ -81,6 +111,8 @@ class FlatModel:
         }
         self._in_place: list[int] = []
         """The parameters without a hook."""
+        self.complete: Callable[[int], None] | None = None
+        """Called with a large parameter once its gradient is in its sum for good, see [Note: gradients in pieces]."""
 
     def attach(self, weights: Sequence[Tensor], *, fill: bool) -> None:
         """Make the parameters views of these flat weights (one per section); `fill` copies their values there."""
@@ -100,6 +132,15 @@ class FlatModel:
                 views_by_index[slot.index] = flat[slot.start : slot.stop].view(slot.shape)
         return views_by_index
 
+    def sums(self, section: int, flat: Tensor) -> list[Tensor]:
+        """Return the sums over all lanes of a section's stretches, flat; what is kept is then the caller's."""
+        large = {slot.start: slot.index for slot in self.sections[section].slots if slot.index in self._large}
+        parts = []
+        for stretch in self.stretches[section]:
+            kept = self._kept.take(large[stretch.start]) if self._kept and stretch.start in large else None
+            parts.append(flat[stretch.start : stretch.stop] if kept is None else kept.view(-1))
+        return parts
+
     def begin(self, fold: Fold, buffers: Sequence[Sequence[Tensor]]) -> None:
         """Start a lane's backward: gradients go to buffer `fold.buffer`, or directly to the sums that they complete."""
         self._sums, self._fold = buffers, fold
@@ -107,6 +148,8 @@ class FlatModel:
         self._targets = self._views_of(target)
         self._above = [self._views_of(buffers[left]) for left, _ in fold.merges]
         self._fired.clear()
+        if self._kept:
+            self._kept.begin(fold)
         if fold.fresh:
             self._waiting.clear()
             for index in self._hooks:
@@ -159,7 +202,9 @@ class FlatModel:
             self._fired[index] += 1
             if self._fired[index] == 1:
                 self._put(index, gradient)
-            elif self._fold.fresh:
+                if self.complete is not None and index in self._whole and index in self._large:
+                    self.complete(index)
+            elif self._fold.fresh and (self.complete is None or index not in self._whole):
                 self._add_piece(index, gradient)
                 self._whole.discard(index)
             else:
@@ -175,6 +220,8 @@ class FlatModel:
             raise BadInput(f"{self.names[index]} has a sparse gradient: use sparse=False in its embedding")
         if index not in self._large:
             self._targets[index].add_(gradient)
+        elif self._kept:
+            self._kept.put(index, gradient, self._fold)
         elif self._fold.waits and gradient.is_cpu:
             self._waiting[index] = gradient
         elif self._fold.fresh:
@@ -183,13 +230,17 @@ class FlatModel:
             self._complete(index, gradient)
 
     def _put_zero(self, index: int) -> None:
-        if self._fold.fresh:
+        if self._kept:
+            self._kept.put(index, None, self._fold)
+        elif self._fold.fresh:
             self._targets[index].zero_()
         else:
             self._complete(index, None)
 
     def _add_piece(self, index: int, gradient: Tensor) -> None:
-        if index in self._waiting:  # not in place: it may share its memory with another gradient
+        if self._kept and index in self._large:
+            self._kept.add_piece(index, gradient, self._fold)
+        elif index in self._waiting:  # not in place: it may share its memory with another gradient
             self._waiting[index] = self._waiting[index] + gradient
         else:
             self._targets[index].add_(gradient)
@@ -267,7 +318,7 @@ class FlatBuffers:
 
     def pack_others(self) -> Tensor:
         """Return the buffers that are not floats as one row of numbers (exact up to 2**53)."""
-        parts = [_buffer(self._places[index]).flatten().double().cpu() for index in self._others]
+        parts = [_buffer(self._places[index]).flatten().double() for index in self._others]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def finish(self, floats: Sequence[Tensor], others: Tensor) -> None:
@@ -300,6 +351,13 @@ def _without(section: Section, indices: set[int]) -> list[slice]:
             parts.append(slice(start, slot.start))
             start = slot.stop
     return [one for one in (*parts, slice(start, section.numel)) if one.start < one.stop]
+
+
+def _stretches(section: Section, indices: set[int]) -> list[range]:
+    """Return these tensors of a section and what lies between them, in order."""
+    alone = [range(slot.start, slot.stop) for slot in section.slots if slot.index in indices]
+    between = [range(part.start, part.stop) for part in _without(section, indices)]
+    return sorted([*alone, *between], key=lambda one: one.start)
 
 
 def _buffer(place: tuple[nn.Module, str]) -> Tensor:

@@ -30,10 +30,13 @@ SCALARS = frozenset({"step", "mu_product"})
 
 def tuned(worker: ExactWorker) -> Tuned:
     """Return a worker's optimizer with the names of what it updates."""
-    names = worker.flat.names
-    whole = dict(zip(names, worker.flat.parameters, strict=True)) if worker.replicated else {}
+    names = worker.layout.names
+    whole = dict(zip(names, worker.layout.parameters, strict=True)) if worker.replicated else {}
     members = [[names[index] for index in group] for group in worker.members]
-    return Tuned(worker.optimizer, worker.schedule, members, whole)
+    together = (
+        [] if worker.replicated else [[names[slot.index] for slot in one.slots] for one in worker.layout.sections]
+    )
+    return Tuned(worker.optimizer, worker.schedule, members, whole, together)
 
 
 def load_plain(model: nn.Module, optimizer: Optimizer, pieces: Iterable[tuple[str, Tensor]]) -> None:
@@ -54,8 +57,8 @@ def check_slices(worker: ExactWorker, held: Mapping[str, Mapping[str, tuple[int,
     """Refuse optimizer state (shapes by key and parameter) that cannot be cut into slices."""
     if worker.replicated:
         return
-    for section in worker.flat.sections:
-        shapes = {worker.flat.names[slot.index]: slot.shape for slot in section.slots}
+    for section in worker.layout.sections:
+        shapes = {worker.layout.names[slot.index]: slot.shape for slot in section.slots}
         for key, owners in held.items():
             present = {name: owners[name] for name in shapes if name in owners}
             wanted = dict.fromkeys(shapes, ()) if key in SCALARS else shapes
@@ -78,7 +81,7 @@ def load_workers(workers: Sequence[ExactWorker], pieces: Iterable[tuple[str, Ten
         for worker in workers:
             model = worker.training.model
             if kind == "parameter":
-                _put_value(model.get_parameter(rest), value)
+                worker.put_parameter(rest, value)
             elif kind == "buffer":
                 _put_value(model.get_buffer(rest), value)
             elif worker.replicated:
@@ -88,7 +91,7 @@ def load_workers(workers: Sequence[ExactWorker], pieces: Iterable[tuple[str, Ten
             else:
                 slices[worker].put(owner, key, value)
     for worker in workers:
-        worker.flat.buffers.settle()
+        worker.layout.buffers.settle()
 
 
 class _Slices:
@@ -97,13 +100,13 @@ class _Slices:
     def __init__(self, worker: ExactWorker) -> None:
         self.near = _near(worker.optimizer)
         self._state = worker.optimizer.state
-        self._chunks: list[list[sliced.Chunk]] = [[] for _ in worker.flat.sections]
+        self._chunks: list[list[sliced.Chunk]] = [[] for _ in worker.layout.sections]
         for chunk in worker.chunks:
             self._chunks[chunk.section].append(chunk)
-        names = worker.flat.names
+        names = worker.layout.names
         self._places: dict[str, tuple[int, TensorSlot]] = {
             names[slot.index]: (number, slot)
-            for number, section in enumerate(worker.flat.sections)
+            for number, section in enumerate(worker.layout.sections)
             for slot in section.slots
         }
 
@@ -112,12 +115,7 @@ class _Slices:
         number, slot = self._places[owner]
         chunks = self._chunks[number]
         known: Tensor | None = self._state[chunks[0].weight].get(key)
-        if key in SCALARS:
-            if known is not None and not torch.equal(known.cpu(), value.cpu()):
-                raise BadInput(
-                    f"the checkpoint's optimizer has another {key!r} for {owner} than for others of its group, which "
-                    "this strategy updates together: load it with the strategy that wrote it"
-                )
+        if key in SCALARS:  # the same for all of a section: see check_counters
             for chunk in chunks if known is None else ():
                 self._state[chunk.weight][key] = _placed(chunk.weight, key, value.clone(), self.near)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn, optim
@@ -78,17 +79,20 @@ def why_replicated(optimizer: Optimizer) -> str:
 
 
 def slice_optimizer(
-    optimizer: Optimizer, groups: Sequence[int], weights: Sequence[Tensor], parts: Sequence[range]
+    optimizer: Optimizer, groups: Sequence[int], slices: Sequence[Tensor], stretches: Sequence[Sequence[range]]
 ) -> list[Chunk]:
-    """Let an optimizer that has done no step update this worker's slices of the flat weights, in chunks.
+    """Let an optimizer that has done no step update this worker's slices, in chunks.
+
+    `stretches` says where the slices lie, and which parts of each have a gradient in one piece.
 
     It stays the user's own object with its groups and settings, so a schedule that refers to it keeps working.
     """
     chunks: list[Chunk] = []
     members: dict[int, list[nn.Parameter]] = {number: [] for number in range(len(optimizer.param_groups))}
-    for section, (group, flat, part) in enumerate(zip(groups, weights, parts, strict=True)):
-        for start in range(part.start, part.stop, CHUNK):
-            chunk = Chunk(section, start, nn.Parameter(flat[start : min(start + CHUNK, part.stop)]))
+    for section, (group, own, parts) in enumerate(zip(groups, slices, stretches, strict=True)):
+        first = parts[0].start
+        for start, stop in ((at, min(at + CHUNK, part.stop)) for part in parts for at in part[::CHUNK]):
+            chunk = Chunk(section, start, nn.Parameter(own[start - first : stop - first]))
             chunks.append(chunk)
             members[group].append(chunk.weight)
     for number, group_fields in enumerate(optimizer.param_groups):
@@ -97,11 +101,40 @@ def slice_optimizer(
     return chunks
 
 
-def set_gradients(chunks: Sequence[Chunk], section: int, part: range, gradient: Tensor) -> None:
-    """Set the gradients of one section's chunks to views of the reduced slice; nothing is copied."""
+class GradientRun(NamedTuple):
+    """A run of elements of a section's reduced gradient."""
+
+    section: int
+    start: int
+    values: Tensor
+    """Flat."""
+
+    @property
+    def stop(self) -> int:
+        """One past the last element."""
+        return self.start + self.values.numel()
+
+
+def set_gradients(chunks: Sequence[Chunk], runs: Sequence[GradientRun]) -> None:
+    """Set the chunks' gradients to views of the reduced gradient; nothing is copied. Both are in the same order."""
+    following = iter(runs)
+    run = next(following, None)
     for chunk in chunks:
-        if chunk.section == section:
-            chunk.weight.grad = gradient[chunk.start - part.start : chunk.stop - part.start]
+        while run is not None and (run.section, run.stop) < (chunk.section, chunk.stop):
+            run = next(following, None)
+        assert run is not None
+        chunk.weight.grad = run.values[chunk.start - run.start : chunk.stop - run.start]
+
+
+def step_chunks(optimizer: Optimizer, group: int, chunks: Sequence[Chunk]) -> None:
+    """Let an optimizer update some chunks of one of its groups, and nothing else; their gradients are set."""
+    every, fields = optimizer.param_groups, optimizer.param_groups[group]
+    members = fields["params"]
+    try:
+        optimizer.param_groups, fields["params"] = [fields], [chunk.weight for chunk in chunks]
+        optimizer.step()
+    finally:
+        optimizer.param_groups, fields["params"] = every, members
 
 
 def state_names(optimizer: Optimizer, chunks: Sequence[Chunk]) -> dict[int, dict[str, bool]]:

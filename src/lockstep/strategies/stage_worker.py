@@ -3,8 +3,11 @@
 forward of a lane    its buffers start from the step's first values; what came from the stage before goes through
 this stage's layers, and on to the next stage
 backward of a lane   its buffers return to what its forward left; gradients come from the next stage, fold here, and
-go on to the stage before
-then                 as in exact_step.py, over the replicas of this stage; losses and norms are summed over all stages
+go on to the stage before, and with them the loss, which the last stage knows
+then                 as in exact_step.py, over the replicas of this stage; norms are summed over all stages
+
+So a stage needs nobody else to update its weights (but for a norm), and the later ones, which end first, do so while
+the earlier ones are still in backward. All meet after that.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from lockstep.exchange.base import Exchange
     from lockstep.mesh import Mesh
     from lockstep.stages.actions import Action
-    from lockstep.stages.transfer import Transfer
+    from lockstep.stages.transfer import LossNumbers, Transfer
     from lockstep.strategies.clock import Clock
     from lockstep.strategies.flat_model import BufferValues
 
@@ -74,13 +77,14 @@ class StageWorker(ExactWorker):
     ) -> None:
         self._mesh, self._transfer, self._shared = mesh, transfer, shared
         super().__init__(training, exchange, mesh.world.device, part=True)
+        self._waiting = "wait"  # also without replicas: the stages meet at the end of a step
         self._actions = actions(len(self._slots))
         self._blocks: list[int] | None = None
         """How many blocks of norms each stage has."""
 
     def _fold_lanes(self, run: Callable[[int], StageLoss | None], table: Tensor, clock: Clock) -> Tensor:  # type: ignore[override]
         """Do this stage's actions in their order."""
-        others = self.flat.buffers.pack_others()
+        others = self.layout.buffers.pack_others()
         in_flight: dict[int, InFlight | None] = {}
         for action in self._actions:
             slot = self._slots[action.lane]
@@ -88,48 +92,50 @@ class StageWorker(ExactWorker):
                 in_flight[slot.lane] = self._forward(slot, run, clock)
                 continue
             lane = in_flight.pop(slot.lane)
-            if lane is not None and lane.run.loss is not None:
-                table[slot.lane, 0], table[slot.lane, 1] = lane.run.loss.value, lane.run.loss.weight
-            self._backward(slot, lane, clock)
+            table[slot.lane, 0], table[slot.lane, 1] = self._backward(slot, lane, clock)
             if lane is not None and slot.lane == 0:
-                others = self.flat.buffers.pack_others()
+                others = self.layout.buffers.pack_others()
             self._end_lane(slot, computed=lane is not None)
-            clock.lap("backward")
+            clock.lap("backward", slot.lane)
         return others
 
     def _forward(self, slot: LaneSlot, run: Callable[[int], StageLoss | None], clock: Clock) -> InFlight | None:
-        self.flat.buffers.restore()
+        self.layout.buffers.restore()
         lane = run(slot.lane)
         if lane is None:
             return None
-        kept = InFlight(lane, self.flat.buffers.copy())
-        clock.lap("forward")
+        kept = InFlight(lane, self.layout.buffers.copy())
+        clock.lap("forward", slot.lane)
         if lane.handed is not None:
             self._transfer.send_value(lane.handed.packed, lane.handed.tensors, lane.handed.random)
-            clock.lap("exchange")
+            clock.lap("exchange", slot.lane)
         return kept
 
-    def _backward(self, slot: LaneSlot, lane: InFlight | None, clock: Clock) -> None:
+    def _backward(self, slot: LaneSlot, lane: InFlight | None, clock: Clock) -> LossNumbers:
+        """Run a lane backward; return its loss and weight, 0 if it has no samples."""
         if lane is None:
             self.flat.begin(slot.fold, slot.gradients)
-            return
-        roots, gradients = self._roots(lane.run)
-        clock.lap("wait")
-        self.flat.buffers.put(lane.buffers)
+            return 0.0, 0.0
+        roots, gradients, numbers = self._roots(lane.run)
+        clock.lap("wait", slot.lane)
+        self.layout.buffers.put(lane.buffers)
         self.flat.begin(slot.fold, slot.gradients)
         if roots:
             torch.autograd.backward(roots, gradients)
-        clock.lap("backward")
-        self._send_back(lane.run)
-        clock.lap("exchange")
+        clock.lap("backward", slot.lane)
+        self._send_back(lane.run, numbers)
+        clock.lap("exchange", slot.lane)
+        return numbers
 
-    def _roots(self, lane: StageLoss) -> tuple[list[Tensor], list[Tensor | None]]:
-        """Return where this lane's backward starts, waiting for what the stages after give."""
+    def _roots(self, lane: StageLoss) -> tuple[list[Tensor], list[Tensor | None], LossNumbers]:
+        """Return where this lane's backward starts, waiting for what the stages after give, and the lane's loss."""
         pairs: list[tuple[Tensor, Tensor | None]] = []
-        if lane.loss is not None:
+        if lane.handed is None:
+            assert lane.loss is not None
             pairs.append((lane.loss.total, None))
-        elif lane.handed is not None and lane.handed.trained:
-            came = self._transfer.receive_gradients(len(lane.handed.trained))
+            numbers = lane.loss.value, lane.loss.weight
+        else:
+            came, numbers = self._transfer.receive_gradients()
             pairs += [
                 (one, gradient) for one, gradient in zip(lane.handed.trained, came, strict=True) if gradient is not None
             ]
@@ -138,23 +144,21 @@ class StageWorker(ExactWorker):
                 gradient = self._transfer.receive_shared(weight.after, weight.number)
                 if gradient is not None:
                     pairs.append((weight.parameter, gradient))
-        return [root for root, _ in pairs], [gradient for _, gradient in pairs]
+        return [root for root, _ in pairs], [gradient for _, gradient in pairs], numbers
 
-    def _send_back(self, lane: StageLoss) -> None:
-        if lane.received is not None and lane.received.gradients:
-            self._transfer.send_gradients(lane.received.gradients)
+    def _send_back(self, lane: StageLoss, numbers: LossNumbers) -> None:
+        if lane.received is not None:
+            self._transfer.send_gradients(lane.received.gradients, numbers)
         for weight in self._shared:
             if weight.before is not None:
                 self._transfer.send_shared(weight.parameter.grad, weight.before, weight.number)
                 weight.parameter.grad = None
 
-    def _tell(self, table: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-        """Tell all ranks the losses, which the last stages know, and the replicas of a stage its integer buffers."""
+    def _meet(self) -> None:
+        super()._meet()
         self._transfer.finish()
-        everywhere = self._add_over_ranks(table.flatten())
-        mine = others if self.exchange.rank == 0 else torch.zeros_like(others)
-        told = self.exchange.sum_disjoint(mine.to(self.device)).cpu() if len(others) else others
-        return everywhere.view_as(table), told
+        group = self._mesh.everyone
+        dist.all_reduce(torch.zeros(1, device=group.device), group=group.process_group)
 
     def _every_block(self, squares: list[float]) -> list[float]:
         """Return the blocks of all stages: each stage's, counted once."""
@@ -180,9 +184,3 @@ class StageWorker(ExactWorker):
             else:
                 self._transfer.receive_weight(weight.parameter, weight.owner)
         self._transfer.finish()
-
-    def _add_over_ranks(self, numbers: Tensor) -> Tensor:
-        group = self._mesh.everyone
-        shared = numbers.to(group.device)
-        dist.all_reduce(shared, group=group.process_group)
-        return shared.cpu()

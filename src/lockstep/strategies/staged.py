@@ -1,31 +1,22 @@
-"""A model cut over workers: `layers` and `pipeline` are this one strategy with another order of lanes."""
+"""The exact step on a model that is cut: `layers` and `pipeline` are this one strategy with another order of lanes."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from lockstep.comm.broadcast import broadcast_text
-from lockstep.data.loader import to_device
-from lockstep.errors import BadInput
 from lockstep.lanes.rng import seed_lane
-from lockstep.stages.actions import ONE_FORWARD_ONE_BACKWARD, stage_actions
-from lockstep.stages.cuts import stage_ranges
+from lockstep.stages.actions import stage_actions
 from lockstep.stages.ownership import Ownership
-from lockstep.stages.part import Part, keep_only
-from lockstep.stages.stage_model import Received, StagedModel
-from lockstep.stages.survey import Survey
-from lockstep.stages.transfer import Transfer
-from lockstep.state.holdings import split_state_name
-from lockstep.strategies.base import How, StepStats, Strategy, Training, Tuned, as_sum
+from lockstep.stages.stage_model import Received
+from lockstep.strategies.base import How, StepStats, Training, Tuned, as_sum
+from lockstep.strategies.cut_strategy import CutStrategy
 from lockstep.strategies.ddp.strategy import choose_exchange
 from lockstep.strategies.load_state import check_slices, load_workers, tuned
-from lockstep.strategies.sliced_optimizer import make_optimizer
 from lockstep.strategies.stage_worker import Borrowed, StageLoss, StageWorker
 from lockstep.strategies.worker_state import worker_holdings
 
@@ -38,37 +29,22 @@ if TYPE_CHECKING:
     from lockstep.strategies.clock import Clock
 
 
-class Staged(Strategy):
+class Staged(CutStrategy):
     """One stage per process; the replicas of a stage exchange sums as workers of `ddp` do."""
 
-    order = ONE_FORWARD_ONE_BACKWARD
+    reads_later = True
 
     def __init__(self, mesh: Mesh, training: Training) -> None:
         super().__init__(mesh, training)
-        if training.settings.sync_batchnorm:
-            raise BadInput(f"--sync-batchnorm: strategy {training.settings.strategy} cuts the model; use ddp")
-        model = training.model
-        survey = Survey.of(model, training.layers, self._example(), mesh.stages)
-        cut, self._cut = self._agree(survey)
-        ownership = survey.ownership(cut)
-        own = [survey.layers[number] for number in stage_ranges(cut, len(survey.layers))[mesh.stage]]
-        optimizer, self._members = _prepare_optimizer(training, ownership.owned(mesh.stage))
-        keep_only(model, ownership.present(mesh.stage))
-        self._transfer = Transfer(mesh.across_stages)
-        self._staged = StagedModel(model, own, last=mesh.last_stage, device=mesh.world.device)
-        part = replace(training, model=Part(model, ownership.owned(mesh.stage)), optimizer=optimizer)
+        part = replace(training, model=self.part, optimizer=self._make_optimizer)
         self.worker = StageWorker(
             part,
             choose_exchange(mesh, part),
             mesh,
             transfer=self._transfer,
             actions=partial(stage_actions, self.order_of(training), mesh.stages, mesh.stage),
-            shared=_shared(model, ownership, mesh.stage),
+            shared=_shared(training.model, self.ownership, mesh.stage),
         )
-
-    def order_of(self, training: Training) -> str:
-        """Return the order in which lanes are computed."""
-        return self.order
 
     @property
     def optimizer(self) -> Optimizer:
@@ -81,29 +57,21 @@ class Staged(Strategy):
         self._clock = clock
         stats = self.worker.step(batch.step, lanes, self._lane, clock=clock)  # type: ignore[arg-type]
         self.worker.renew_shared()
+        clock.lap("exchange")
         return stats
 
     def _lane(self, _: nn.Module, lane: LaneBatch, step: int) -> StageLoss:
         received = Received(self._transfer.receive_value()) if self.mesh.stage else None
         if received is not None:
-            self._clock.lap("wait")
+            self._clock.lap("wait", lane.lane)
         seed_lane(self.training.seed, step, lane.lane, self.world.device)
         returned, handed = self._staged.run(lambda model: self.call_loss(model, lane, step), received)
         loss = None if handed is not None else self.finite(as_sum(returned, lane.samples), lane, step)
         return StageLoss(received, handed, loss)
 
-    def forward_only(self, function: Callable[[nn.Module, Any], Any], data: Any) -> Any:
-        """Call a function with the model on all stages; return what it returned on the last, None on the others."""
-        received = Received(self._transfer.receive_value()) if self.mesh.stage else None
-        returned, handed = self._staged.run(lambda model: function(model, data), received)
-        if handed is not None:
-            self._transfer.send_value(handed.packed, handed.tensors, handed.random)
-            return None
-        return returned
-
     def how(self) -> How:
         """Say how the model was cut, how the stage's sums are exchanged, and how the optimizer runs."""
-        return replace(self.worker.how, cut=self._cut)
+        return replace(self.worker.how, cut=self._cut, bubble=self._bubble)
 
     def holdings(self) -> list[Holding]:
         """Answer for this worker's slices of its stage."""
@@ -119,43 +87,8 @@ class Staged(Strategy):
 
     def load(self, pieces: Iterable[tuple[str, Tensor]]) -> None:
         """Keep what this stage holds of a whole state."""
-        load_workers([self.worker], self._own(pieces))
+        load_workers([self.worker], self.own_pieces(pieces))
         self.worker.renew_shared()
-
-    def _own(self, pieces: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        part = self.worker.training.model
-        here = {f"parameter/{name}" for name, _ in part.named_parameters()}
-        here |= {f"buffer/{name}" for name, _ in part.named_buffers()}
-        for name, value in pieces:
-            split = split_state_name(name)
-            if (name if split is None else f"parameter/{split[0]}") in here:
-                yield name, value
-
-    def _example(self) -> Callable[[nn.Module], Tensor] | None:
-        """Return a function that runs the loss on one lane, with any model."""
-        make = self.training.example
-        if make is None:
-            return None
-
-        def run(model: nn.Module) -> Tensor:
-            seed_lane(self.training.seed, 0, 0, self.world.device)
-            return as_sum(self.training.loss(model, to_device(make(), self.world.device)), 1).total
-
-        return run
-
-    def _agree(self, survey: Survey) -> tuple[list[int], str]:
-        """Return the cut and what to say of it: rank 0 measures and decides."""
-        settings, text = self.training.settings, ""
-        if self.world.rank == 0:
-            survey.measure()
-            cut = survey.cut(settings.cut, self.mesh.stages)
-            lanes = -(-self.training.lanes // self.mesh.replicas)
-            said = survey.describe(cut, self.order_of(self.training), lanes)
-            if warning := survey.warning(cut):
-                said = f"{said}. Warning: {warning}"
-            text = json.dumps([cut, said])
-        chosen: tuple[list[int], str] = json.loads(broadcast_text(text, self.mesh.everyone))
-        return chosen
 
 
 def _shared(model: nn.Module, ownership: Ownership, stage: int) -> list[Borrowed]:
@@ -173,19 +106,3 @@ def _shared(model: nn.Module, ownership: Ownership, stage: int) -> list[Borrowed
         for number, name in enumerate(ownership.shared(list(trained)))
         if stage in ownership.users[name]
     ]
-
-
-def _prepare_optimizer(
-    training: Training, owned: set[str]
-) -> tuple[Callable[[Iterable[nn.Parameter]], Optimizer], list[list[str]]]:
-    """Make the user's optimizer of the whole model, then leave in its groups what this stage owns.
-
-    So its groups are those of the whole model, whatever the user's function makes them of; their names are returned.
-    """
-    names = {id(p): name for name, p in training.model.named_parameters() if p.requires_grad}
-    trained = [parameter for parameter in training.model.parameters() if parameter.requires_grad]
-    optimizer = make_optimizer(training.optimizer, trained)
-    members = [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["params"] = [one for one in group["params"] if f"parameter/{names[id(one)]}" in owned]
-    return lambda _: optimizer, members

@@ -28,16 +28,15 @@ def worker_holdings(worker: ExactWorker) -> list[Holding]:
 
 
 def _parameters(worker: ExactWorker) -> Iterator[Holding]:
-    for number, flat in enumerate(worker.weights):
-        part = worker.parts[number]
-        yield from _cut(worker, number, lambda name: f"parameter/{name}", [(part.start, flat[part.start : part.stop])])
+    for number, (part, own) in enumerate(zip(worker.parts, worker.slices, strict=True)):
+        yield from _cut(worker, number, lambda name: f"parameter/{name}", [(part.start, own)])
 
 
 def _rest(worker: ExactWorker) -> Iterator[Holding]:
     """Yield frozen parameters and buffers, which all workers have alike: the first answers for them."""
     if worker.exchange.rank == 0:
         model = worker.training.model
-        trained = set(worker.flat.names)
+        trained = set(worker.layout.names)
         yield from (whole(f"parameter/{name}", p) for name, p in model.named_parameters() if name not in trained)
         yield from (whole(f"buffer/{name}", buffer) for name, buffer in model.named_buffers())
 
@@ -45,7 +44,7 @@ def _rest(worker: ExactWorker) -> Iterator[Holding]:
 def _whole_state(worker: ExactWorker) -> Iterator[Holding]:
     """Yield the state of an optimizer that updates whole tensors: of one copy of the weights only the first has it."""
     if worker.exchange.rank == 0:
-        for name, parameter in zip(worker.flat.names, worker.flat.parameters, strict=True):
+        for name, parameter in zip(worker.layout.names, worker.layout.parameters, strict=True):
             for key, value in worker.optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
                     yield whole(state_name(name, key), value)
@@ -59,8 +58,8 @@ def _sliced_state(worker: ExactWorker) -> Iterator[Holding]:
                 yield from _cut(worker, number, partial(state_name, key=key), runs)
             elif worker.exchange.rank == 0:
                 value = sliced.scalar_state(worker.optimizer, worker.chunks, number, key)
-                for slot in worker.flat.sections[number].slots:
-                    yield whole(state_name(worker.flat.names[slot.index], key), value)
+                for slot in worker.layout.sections[number].slots:
+                    yield whole(state_name(worker.layout.names[slot.index], key), value)
 
 
 def _cut(
@@ -68,9 +67,9 @@ def _cut(
 ) -> Iterator[Holding]:
     """Yield what flat tensors (by their first element's position in the section) hold of each tensor of a section."""
     begin, end = runs[0][0], runs[-1][0] + runs[-1][1].numel()
-    for slot in worker.flat.sections[section].slots:
+    for slot in worker.layout.sections[section].slots:
         low, high = max(slot.start, begin), min(slot.stop, end)
         empty = slot.start == slot.stop and begin <= slot.start < end
         if low < high or empty:
             parts = tuple(overlaps(low, high, runs))
-            yield Holding(label(worker.flat.names[slot.index]), runs[0][1].dtype, slot.shape, low - slot.start, parts)
+            yield Holding(label(worker.layout.names[slot.index]), runs[0][1].dtype, slot.shape, low - slot.start, parts)

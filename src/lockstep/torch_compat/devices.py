@@ -20,3 +20,15 @@ def memory_allocated() -> int:
 def max_memory_allocated() -> int:
     """Return the most bytes that were in use at once on the current device."""
     return int(_memory().max_memory_allocated())
+
+
+def reset_max_memory_allocated() -> None:
+    """Count the most bytes in use from now on."""
+    _memory().reset_peak_memory_stats()
+
+
+def device_memory() -> int:
+    """Return the bytes that are free on the current device."""
+    memory = _memory()
+    told = memory.get_memory_info() if hasattr(memory, "get_memory_info") else memory.mem_get_info()
+    return int(told[0])

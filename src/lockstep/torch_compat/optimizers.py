@@ -1,10 +1,11 @@
-"""Of torch.optim: state that an optimizer makes when it is constructed, before any step."""
+"""Of torch.optim: state that an optimizer makes when it is constructed, and hooks around its steps."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from torch.optim import Adagrad
+from torch.optim import optimizer as torch_optimizer
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -21,3 +22,10 @@ def begin_anew(optimizer: Optimizer) -> None:
         groups = [dict(group) for group in optimizer.param_groups]
         first = optimizer.defaults["initial_accumulator_value"]
         optimizer.state.update(Adagrad(groups, initial_accumulator_value=first).state)
+
+
+def has_step_hooks(optimizer: Optimizer) -> bool:
+    """Say whether somebody wants to know of each step: hooks of this optimizer, or of all."""
+    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    every = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
+    return any((*own, *every))

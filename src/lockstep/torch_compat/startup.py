@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -12,6 +14,17 @@ DISTRIBUTED: Final = "torch.distributed.distributed_c10d"
 
 COMPILER: Final = "torch._dynamo"
 """torch.optim imports it at its first use, which takes as long as torch itself; so a fork server imports it once."""
+
+
+def drop_empty_compiler_cache() -> None:
+    """Remove the folder torchinductor_USER that importing the compiler makes, if nothing was compiled into it.
+
+    Since torch 2.9. The compiler makes it again when it has something to keep.
+    """
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    if os.path.basename(folder).startswith("torchinductor_"):  # noqa: PTH119 - the compiler's own, by its name
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # noqa: PTH106 - fails unless it is empty
 
 
 def skip_flight_recorder(distributed_c10d: ModuleType, backend: str) -> None:

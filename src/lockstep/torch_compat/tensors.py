@@ -24,6 +24,8 @@ __all__ = [
     "foreach_copy_",
     "foreach_mul_",
     "keep_versions",
+    "shares_storage",
+    "storage_id",
     "version",
 ]
 # disable_dynamo: has torch.compile call a function as it is. torch.compiler.disable imports the compiler, for a second.
@@ -54,3 +56,15 @@ def at_end_of_backward(call: Callable[[], None]) -> None:
 def argument_names(operator: Any) -> list[str]:
     """Return the names of an operator's arguments, in order."""
     return [argument.name for argument in operator._schema.arguments]
+
+
+def shares_storage(tensor: Tensor) -> bool:
+    """Return whether other tensors see a tensor's memory, or the tensor sees a part of some memory."""
+    storage = tensor.untyped_storage()
+    # the tensor and the Python object made here
+    return storage.nbytes() != tensor.nbytes or torch._C._storage_Use_Count(storage._cdata) > 2
+
+
+def storage_id(tensor: Tensor) -> int:
+    """Return a number for the memory that a tensor is a view of; it stays when that memory is resized."""
+    return int(tensor.untyped_storage()._cdata)

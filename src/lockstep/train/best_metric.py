@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lockstep.errors import BadInput, nearest
+from lockstep.train.schema.scalars import Count
 
 LOWER_IS_BETTER = frozenset({"loss", "error", "perplexity", "ppl", "nll", "mse", "rmse", "mae", "wer", "cer"})
 """A metric with one of these words in its name is best when it is lowest; any other when it is highest."""
@@ -24,9 +24,9 @@ class BestMetric:
     """Whether the lowest value is the best; else the highest is."""
     value: float | None = None
     """The best so far; None before the first finite one."""
-    steps: int = 0
+    steps: Count = 0
     """Steps done when it was evaluated."""
-    stale: int = 0
+    stale: Count = 0
     """Evaluations since then."""
 
     def after(self, value: float, steps: int) -> BestMetric:
@@ -69,15 +69,3 @@ def check_metric(wanted: BestMetric, names: list[str]) -> None:
             f"--keep-best {wanted.metric}: the recipe's evaluate returns {there}{nearest(wanted.metric, names)}; "
             "give one of these"
         )
-
-
-def read_best(content: Any) -> BestMetric | None:
-    """Return the value that a checkpoint holds; TypeError for what is none."""
-    if content is None:
-        return None
-    best = BestMetric(**content)
-    counts = (best.steps, best.stale)
-    numbers = all(type(count) is int and count >= 0 for count in counts) and isinstance(best.value, float | None)
-    if not numbers or not isinstance(best.metric, str) or not isinstance(best.lowest, bool):
-        raise TypeError("a best metric that can be read")
-    return best

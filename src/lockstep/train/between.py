@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lockstep.train.keeper import Keeper
     from lockstep.train.metric_watch import MetricWatch
     from lockstep.train.progress import Progress
+    from lockstep.train.stop_signal import StopSignal
     from lockstep.train.trainer import Trainer
 
 
@@ -30,6 +31,8 @@ class Between:
     watch: MetricWatch
     keeper: Keeper
     followers: Followers
+    stop: StopSignal | None = None
+    """None: nothing stops the run before its end."""
 
     def after(self, stats: StepStats, total: float) -> bool:
         """Do what is due after a step of so many seconds, say whether the run goes on; all ranks call this together."""
@@ -41,9 +44,10 @@ class Between:
         last = trainer.steps == self.steps or bool(self.watch.stopped)
         if self.fingerprints is not None:
             self.fingerprints.after(stats.step, trainer.strategy.holdings, last=last)
-        self.keeper.after(trainer, last=last)
+        stop = not last and self.stop is not None and self.stop.after(trainer.steps, trainer.mesh.everyone)
+        self.keeper.after(trainer, last=last, stop=stop)
         self.followers.after(stats, total, metrics or {}, last=last)
-        return not last
+        return not last and not stop
 
     @property
     def seconds(self) -> float:

@@ -4,8 +4,9 @@ save    1  all ranks agree on what the state consists of and who holds what of i
         2  its holders send it and rank 0 writes it, see streamed_file.py; nobody trains on before it is in place
 
 load    1  rank 0 checks the file and broadcasts the header, or why not
-        2  all ranks check it against what they have; nothing is changed yet
-        3  rank 0 reads tensor by tensor, and every rank takes what it keeps of each
+        2  all ranks check it against what they have; what is refused is refused here, and nothing is changed
+        3  the settings are replaced, or put back if one is refused
+        4  rank 0 reads tensor by tensor, and every rank takes what it keeps of each
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import torch
 from torch import Tensor
 
 from lockstep.comm.broadcast import all_gather_text, broadcast_tensor, broadcast_text
-from lockstep.errors import BadInput
+from lockstep.errors import BadInput, printable
 from lockstep.state.holdings import split_state_name
 from lockstep.state.table import StateTable, agree, dtype_name
+from lockstep.strategies.load_state import SCALARS
 from lockstep.train.checkpoint_file import Draft, Saved, stored_name
 from lockstep.train.checkpoint_header import (
     Arithmetic,
@@ -33,7 +35,14 @@ from lockstep.train.checkpoint_header import (
     refuse_other,
 )
 from lockstep.train.final_weights import weight_names
-from lockstep.train.optimizer_settings import apply_settings, changed_settings, check_settings, settings_of
+from lockstep.train.optimizer_settings import (
+    apply_plain_state,
+    apply_settings,
+    changed_settings,
+    check_counters,
+    check_settings,
+    settings_of,
+)
 from lockstep.train.spec import versions
 from lockstep.train.streamed_file import rows, write_streamed
 from lockstep.train.tensor_format import StoredTensor
@@ -42,6 +51,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lockstep.train.trainer import Trainer
+
+COUNTER_BYTES = 16
+"""Of one number, however it is stored."""
 
 
 def save(trainer: Trainer, path: Path, arithmetic: Arithmetic) -> None:
@@ -62,7 +74,7 @@ def load(
 
     Returns its header, and what may make other bits than an unbroken run's.
     """
-    saved, where, header, tensors = _agree(trainer, open_file)
+    saved, where, header, tensors, counters = _agree(trainer, open_file)
     try:
         refuse_other(header.arithmetic, arithmetic, where)
         _check_tensors(trainer, tensors, where)
@@ -70,9 +82,12 @@ def load(
             check_settings(header.settings, tuned, where)
             if header.first_settings is not None:
                 check_settings(header.first_settings, tuned, where)
+            check_counters(counters, tuned, where)
+        for tuned in trainer.strategy.tuned():
+            apply_settings(header.settings, tuned, where)
         trainer.strategy.load(_pieces(trainer, saved, tensors))
         for tuned in trainer.strategy.tuned():
-            apply_settings(header.settings, tuned)
+            apply_plain_state(header.settings, tuned)
     finally:
         if saved is not None:
             saved.close()
@@ -110,8 +125,8 @@ def _begin(trainer: Trainer, path: Path, arithmetic: Arithmetic, settings: dict[
 
 def _agree(
     trainer: Trainer, open_file: Callable[[], Saved]
-) -> tuple[Saved | None, str, CheckpointHeader, list[StoredTensor]]:
-    """Step 1: every rank gets the header, or raises what rank 0 found wrong."""
+) -> tuple[Saved | None, str, CheckpointHeader, list[StoredTensor], dict[str, str]]:
+    """Step 1: every rank gets the header, tensors and counters' bytes, or raises what rank 0 found wrong."""
     group = trainer.mesh.everyone
     saved, text = None, ""
     if group.rank == 0:
@@ -121,12 +136,26 @@ def _agree(
             text = json.dumps({"refused": str(error)})
         else:
             table = [[one.name, one.dtype, one.shape, one.start] for one in saved.tensors.values()]
-            text = json.dumps({"where": str(saved.path), "header": saved.header, "tensors": table})
+            counters = {one.name: saved.read(one.name).hex() for one in saved.tensors.values() if is_counter(one)}
+            offer = {"where": str(saved.path), "header": saved.header, "tensors": table, "counters": counters}
+            text = json.dumps(offer)
     offered = json.loads(broadcast_text(text, group))
     if "refused" in offered:
         raise BadInput(offered["refused"])
     tensors = [StoredTensor(name, dtype, tuple(shape), start) for name, dtype, shape, start in offered["tensors"]]
-    return saved, offered["where"], read_header(offered["header"], offered["where"]), tensors
+    try:
+        header = read_header(offered["header"], offered["where"])
+    except BaseException:
+        if saved is not None:
+            saved.close()
+        raise
+    return saved, offered["where"], header, tensors, offered["counters"]
+
+
+def is_counter(tensor: StoredTensor) -> bool:
+    """Say whether a stored tensor is one number that the optimizer keeps for a parameter."""
+    split = split_state_name(tensor.name)
+    return split is not None and split[1] in SCALARS and tensor.nbytes <= COUNTER_BYTES
 
 
 def _check_tensors(trainer: Trainer, tensors: list[StoredTensor], where: str) -> None:
@@ -138,7 +167,7 @@ def _check_tensors(trainer: Trainer, tensors: list[StoredTensor], where: str) ->
     theirs = {p.name: f"{p.dtype} {p.shape}" for p in tensors if split_state_name(p.name) is None}
     for name in (*(name for name in mine if name in theirs), *theirs, *mine):  # as the model has them, then the rest
         if theirs.get(name) != mine.get(name):
-            shown = name.replace("/", " ", 1)
+            shown = printable(name.replace("/", " ", 1))
             raise BadInput(
                 f"{where} is of another model: {shown} is {theirs.get(name, 'not in it')} there, and "
                 f"{mine.get(name, 'absent')} here. Use the model that it was written with"
@@ -150,12 +179,14 @@ def _check_tensors(trainer: Trainer, tensors: list[StoredTensor], where: str) ->
             owner, key = split
             held.setdefault(key, {})[owner] = tensor.shape
             if owner not in trained:
-                raise BadInput(f"{where} has optimizer state of {owner}, which is not trained here: freeze it in both")
+                raise BadInput(
+                    f"{where} has optimizer state of {printable(owner)}, which is not trained here: freeze it in both"
+                )
     trainer.strategy.check_state(held, where)
 
 
 def _pieces(trainer: Trainer, saved: Saved | None, tensors: list[StoredTensor]) -> Iterator[tuple[str, Tensor]]:
-    """Step 3: yield every tensor on every rank; rank 0 reads it."""
+    """Step 4: yield every tensor on every rank; rank 0 reads it."""
     for tensor in tensors:
         dtype: torch.dtype = getattr(torch, tensor.dtype)
         value = torch.empty(tensor.shape, dtype=dtype)

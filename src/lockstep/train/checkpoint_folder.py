@@ -10,7 +10,7 @@ from lockstep.errors import BadInput
 from lockstep.train.checkpoint_file import Saved
 from lockstep.train.tensor_file import Damaged
 
-NAME = re.compile(r"checkpoint-(\d{6,})\.safetensors")
+NAME = re.compile(r"checkpoint-([0-9]{6,})\.safetensors")
 KEPT = 2
 
 

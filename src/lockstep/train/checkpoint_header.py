@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from lockstep.errors import BadInput
-from lockstep.train.best_metric import BestMetric, read_best
+import msgspec
+
+from lockstep.errors import BadInput, printable
+from lockstep.train.best_metric import BestMetric
+from lockstep.train.schema.refusal import validation_words
+from lockstep.train.schema.scalars import Count, Positive, Seed, Time, Workers
 
 if TYPE_CHECKING:
     from lockstep.settings import Settings
@@ -21,13 +26,13 @@ class Arithmetic:
 
     recipe: str = ""
     """Its name; empty for a loop of one's own."""
-    seed: int
+    seed: Seed
     """Of weights, order and dropout."""
-    lanes: int
+    lanes: Positive
     """Slices of the global batch."""
-    global_batch: int | None = None
+    global_batch: Positive | None = None
     """Samples per step over all workers; None if no batch was asked for yet."""
-    threads: int
+    threads: Workers
     """Threads per worker."""
     clip: float | None = None
     """The largest norm of a gradient."""
@@ -35,10 +40,19 @@ class Arithmetic:
     """Whether BatchNorm takes its statistics over all workers."""
     exact: bool = True
     """Whether lanes are added in the tree."""
+    products: str = ""
+    """How an accelerator multiplies float32 numbers: `highest`, `high` (TF32) or `medium`; empty on the CPU."""
 
     @classmethod
     def of(
-        cls, settings: Settings, *, recipe: str, global_batch: int | None, threads: int, clip: float | None
+        cls,
+        settings: Settings,
+        *,
+        recipe: str,
+        global_batch: int | None,
+        threads: int,
+        clip: float | None,
+        products: str = "",
     ) -> Arithmetic:
         """Return what the bits of a training depend on; its settings have their lanes and their seed filled in."""
         assert settings.lanes is not None
@@ -52,6 +66,7 @@ class Arithmetic:
             clip=clip,
             sync_batchnorm=settings.sync_batchnorm,
             exact=settings.exact,
+            products=products,
         )
 
 
@@ -61,13 +76,13 @@ class CheckpointWriter:
 
     strategy: str
     """As typed."""
-    workers: int
+    workers: Workers
     """How many."""
     device: str
     """What they computed on: the kind."""
-    versions: dict[str, Any]
+    versions: dict[str, str | None]
     """Of what computes."""
-    time: float
+    time: Time
     """When, in seconds since the epoch."""
 
 
@@ -75,11 +90,11 @@ class CheckpointWriter:
 class CheckpointHeader:
     """What a checkpoint holds beside tensors."""
 
-    step: int
+    step: Count
     """How many steps were done."""
-    epoch: int
+    epoch: Count
     """In which pass over the data it stands."""
-    epoch_step: int | None
+    epoch_step: Count | None
     """How many steps of that pass were done; None if the batches were not the trainer's."""
     arithmetic: Arithmetic
     """What must be the same."""
@@ -102,23 +117,15 @@ class CheckpointHeader:
 def read_header(content: dict[str, Any], where: str) -> CheckpointHeader:
     """Return a file's header as a value; refuse what is no header."""
     try:
-        known = {field.name: content[field.name] for field in fields(CheckpointHeader)}
-        header = CheckpointHeader(
-            **{
-                **known,
-                "arithmetic": Arithmetic(**known["arithmetic"]),
-                "writer": CheckpointWriter(**known["writer"]),
-                "best": read_best(known["best"]),
-            }
-        )
-    except (KeyError, TypeError) as error:
-        raise BadInput(f"{where} has a header without {error}: it was written by another version") from error
-    numbers = (header.step, header.epoch, header.epoch_step or 0, header.arithmetic.lanes, header.arithmetic.threads)
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise BadInput(f"{where} has a header with {numbers} for step, epoch, step in it, lanes and threads")
-    if not isinstance(header.weights, dict) or not all(isinstance(name, str) for name in header.weights.values()):
-        raise BadInput(f"{where} has a header that does not name the weights: it was written by another version")
-    return header
+        return msgspec.convert(content, CheckpointHeader)
+    except (msgspec.ValidationError, UnicodeError) as error:
+        words = "it has text that is not Unicode"
+        if isinstance(error, msgspec.ValidationError):
+            words = validation_words(str(error), json.dumps(content).encode())
+        raise BadInput(
+            f"{where} has a header that cannot be used: {printable(words, 400)}. It was changed, or another version "
+            "wrote it: use the version that wrote it"
+        ) from None
 
 
 def refuse_other(saved: Arithmetic, here: Arithmetic, where: str) -> None:
@@ -130,6 +137,7 @@ def refuse_other(saved: Arithmetic, here: Arithmetic, where: str) -> None:
         unknown = (field.name == "recipe" and "" in (theirs, ours)) or (
             field.name == "global_batch" and None in (theirs, ours)
         )
+        unknown = unknown or (field.name == "products" and "" in (theirs, ours))  # the CPU: differences() says so
         if theirs == ours or unknown:
             continue
         what = field.name.replace("_", " ")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from typing import TYPE_CHECKING, Any
 
 from lockstep.comm.broadcast import broadcast_text
+from lockstep.train.result_figures import finite_or_none
 from lockstep.train.schema.rank_jsonl import EvaluationLine
 
 if TYPE_CHECKING:
@@ -25,11 +25,6 @@ def evaluation_batch(recipe: Recipe, plan: Plan) -> int:
 def evaluation_interval(spec: RunSpec, plan: Plan) -> int | None:
     """Return after how many steps a run evaluates, besides after its last; None: only then."""
     return spec.eval_every or (plan.epoch_steps if spec.monitored else None)
-
-
-def finite_or_none(metrics: dict[str, float]) -> dict[str, float | None]:
-    """Return metrics as JSON can hold them."""
-    return {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 class Evaluations:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockstep.state.holdings import model_holdings, model_only
+from lockstep.state.holdings import model_only
 from lockstep.state.table import agree, dtype_name
 from lockstep.torch_compat.modules import is_compiled, uncompiled_name
 from lockstep.train.streamed_file import rows, write_streamed
@@ -38,7 +38,8 @@ def weight_names(model: nn.Module) -> dict[str, str]:
 
 def check_weights(model: nn.Module) -> None:
     """Refuse a model whose weights cannot be written, before it is trained."""
-    kinds = {one.name: (dtype_name(one.dtype), one.shape) for one in model_holdings(model)}
+    kinds = {f"parameter/{name}": (dtype_name(one.dtype), tuple(one.shape)) for name, one in model.named_parameters()}
+    kinds |= {f"buffer/{name}": (dtype_name(one.dtype), tuple(one.shape)) for name, one in model.named_buffers()}
     place_tensors([(plain, *kinds[name]) for plain, name in weight_names(model).items()])
 
 

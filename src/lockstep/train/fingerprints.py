@@ -13,7 +13,7 @@ from lockstep.state.hashes import summaries
 from lockstep.state.holdings import model_only
 from lockstep.state.table import agree
 from lockstep.train.records import Lines
-from lockstep.train.schema.fingerprints_jsonl import NAME, Fingerprint, FingerprintLine
+from lockstep.train.schema.fingerprints_jsonl import NAME, Fingerprint, FingerprintLine, is_fingerprint_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 LARGE = 64 << 20
 """Bytes of parameters above which means and norms are left out: they would take longer than the hash."""
-
-
-def is_fingerprint_step(step: int, *, last: bool) -> bool:
-    """Say whether fingerprints are taken after a step: 0, the powers of two, and the last."""
-    return step & (step - 1) == 0 or last
 
 
 class Fingerprints:

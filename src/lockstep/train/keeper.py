@@ -28,10 +28,10 @@ class Keeper:
         self._folder, self._recipe, self._records, self._every = folder, recipe, records, every
         self.seconds = 0.0
 
-    def after(self, trainer: Trainer, *, last: bool) -> None:
-        """Write one if this step is one of those."""
+    def after(self, trainer: Trainer, *, last: bool, stop: bool = False) -> None:
+        """Write one if this step is one of those, or if the run stops here."""
         done = trainer.steps
-        if not self._every or (done % self._every and not last):
+        if not stop and (not self._every or (done % self._every and not last)):
             return
         began = time.perf_counter()
         save(trainer, path_of(self._folder, done), trainer.arithmetic(self._recipe))
@@ -39,7 +39,7 @@ class Keeper:
             prune(self._folder)
         took = time.perf_counter() - began
         self.seconds += took
-        self._records.write(CheckpointLine(steps=done, seconds=round(took, 7)))
+        self._records.write(CheckpointLine(steps=done, seconds=round(took, 7), stop=stop))
 
 
 def go_on(trainer: Trainer, folder: Path, recipe: str) -> list[Resumption]:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import NotFinite
+from lockstep.torch_compat.startup import drop_empty_compiler_cache
+from lockstep.train import determinism
 from lockstep.train.between import Between
 from lockstep.train.evaluations import Evaluations
 from lockstep.train.final_weights import check_weights
@@ -25,10 +27,13 @@ from lockstep.train.records import Records
 from lockstep.train.result import Ended, leave_result
 from lockstep.train.same_bits import bits_hold_for, depends_on_workers, same_bits_up_to
 from lockstep.train.schema.rank_jsonl import HeaderLine
+from lockstep.train.stack_dump import StackDump
 from lockstep.train.stage_check import first_lane
 from lockstep.train.steps import StepLog
+from lockstep.train.stop_signal import Stopped, StopSignal, stopped_text
 from lockstep.train.trainer import Trainer
-from lockstep.world.resources import idle_cpus, usable_cpus
+from lockstep.train.usage_sampler import UsageSampler
+from lockstep.world.resources import idle_cpus, job_number, own_cpus, usable_cpus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +46,10 @@ if TYPE_CHECKING:
     from lockstep.world.place import World
 
 
-def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
+def train(spec: RunSpec, world: World, folder: Path, records: Records, stop: StopSignal | None = None) -> None:
     """Train, evaluating on the way, and leave this rank's records; rank 0 also leaves the result.
+
+    With `stop`, the same on all ranks, a signal ends it between two steps, with a checkpoint, by `Stopped`.
 
     1. Load and check the recipe; make data, model, strategy; load the checkpoint of a run that goes on.
     2. All ranks wait for each other, so that nobody's start-up enters the measured time.
@@ -50,10 +57,11 @@ def train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     4. Digest, gather what each rank measured.
     """
     with holding(folder) if world.rank == 0 else contextlib.nullcontext():
-        _train(spec, world, folder, records)
+        _train(spec, world, folder, records, stop)
 
 
-def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
+def _train(spec: RunSpec, world: World, folder: Path, records: Records, stop: StopSignal | None) -> None:
+    determinism.refuse_silent_autocast()
     recipe = spec.load()
     dataset = recipe.dataset()
     plan = spec.plan(recipe, dataset)
@@ -68,6 +76,7 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
         example=lambda: first_lane(recipe, dataset, plan),
         settings=spec.filled_in(recipe, plan),
     )
+    drop_empty_compiler_cache()  # importing torch's optimizers has made it
     check_weights(trainer.model)
     records.write(header(trainer.mesh, plan, trainer.strategy.how()))
     resumed = go_on(trainer, folder, recipe.name) if spec.resume else []
@@ -75,14 +84,22 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
     shown = spec.progress and world.rank == 0
     label = f"{recipe.name} {spec.strategy}, {world.size} worker{'s' if world.size > 1 else ''}"
     progress = Progress(plan.steps, label=label, shown=shown, first=trainer.steps)
-    between = _between(spec, recipe, plan, trainer, progress, records)
+    between = _between(spec, recipe, plan, trainer, progress, records, stop)
     trainer.mesh.everyone.barrier()
     log = StepLog(records, world.device, spec.measure)
     started = time.time()
     if shown:
         _announce(spec, world, recipe, plan)
-    with progress, contextlib.closing(between.followers):
-        seconds = run_steps(trainer, _all_batches(trainer, recipe, dataset, plan), log, progress, between)
+    batches = _all_batches(trainer, recipe, dataset, plan)
+    with (
+        progress,
+        contextlib.closing(between.followers),
+        StackDump(folder, world.rank, spec.stall_limit) as stack,
+        UsageSampler(records, world.device) if spec.measure else contextlib.nullcontext(),
+    ):
+        seconds = run_steps(trainer, batches, log, progress, between, stack)
+    if stop is not None and stop.agreed:
+        raise Stopped(stopped_text(folder, trainer.steps))
     ended = Ended(
         plan=replace(plan, steps=trainer.steps),
         recipe=recipe,
@@ -108,7 +125,13 @@ def _train(spec: RunSpec, world: World, folder: Path, records: Records) -> None:
 
 
 def _between(
-    spec: RunSpec, recipe: Recipe, plan: Plan, trainer: Trainer, progress: Progress, records: Records
+    spec: RunSpec,
+    recipe: Recipe,
+    plan: Plan,
+    trainer: Trainer,
+    progress: Progress,
+    records: Records,
+    stop: StopSignal | None,
 ) -> Between:
     """Make what works between the steps; refuse a metric that there is not, before hours of training."""
     folder, watch = records.path.parent, MetricWatch(spec, records.path.parent, recipe.name, trainer)
@@ -124,12 +147,14 @@ def _between(
         fingerprints=Fingerprints(folder, trainer.mesh.everyone) if spec.measure else None,
         keeper=Keeper(folder, recipe.name, spec.checkpoint_every, records),
         followers=Followers(spec, recipe, plan, folder, trainer),
+        stop=stop,
     )
 
 
 def _announce(spec: RunSpec, world: World, recipe: Recipe, plan: Plan) -> None:
     """Say for how many workers the bits hold, and which CPUs are idle, while there is still time to change it."""
     lines = [bits_hold_for(spec, lanes=plan.lanes, global_batch=recipe.global_batch)]
+    lines.append(determinism.described_for(spec, world))
     if world.device == "cpu":
         local_size = spec.workers if world.size == 1 else world.local_size  # `dp` has its workers in one process
         lines.append(idle_cpus(world.threads, usable_cpus(), local_size))
@@ -138,7 +163,12 @@ def _announce(spec: RunSpec, world: World, recipe: Recipe, plan: Plan) -> None:
 
 
 def run_steps(
-    trainer: Trainer, source: Iterator[Batch], log: StepLog, progress: Progress, between: Between | None
+    trainer: Trainer,
+    source: Iterator[Batch],
+    log: StepLog,
+    progress: Progress,
+    between: Between | None,
+    stack: StackDump | None = None,
 ) -> float:
     """Do every step and note it; return the seconds of all of them, without what is done between them."""
     began = time.perf_counter()
@@ -154,6 +184,8 @@ def run_steps(
         log.write(stats, epoch=batch.epoch, began=at, total=total)
         log.samples += batch.samples
         progress.step(stats.step + 1, stats.known_loss)
+        if stack is not None:
+            stack.moved(log.totals)
         if between is not None and not between.after(stats, total):
             break
         at, before = time.time(), time.perf_counter()
@@ -179,6 +211,9 @@ def header(mesh: Mesh, plan: Plan, how: How) -> HeaderLine:
         exchange=how.exchange,
         optimizer=how.optimizer,
         cut=how.cut,
+        shards=how.shards,
+        cpus=own_cpus(os.environ, world.local_size),
+        job=job_number(os.environ),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lockstep.errors import BadInput, nearest
 from lockstep.registry import LAUNCHERS, describe
 from lockstep.world.place import Place
-from lockstep.world.resources import choose_device
+from lockstep.world.worker_device import choose_device
 
 if TYPE_CHECKING:
     from lockstep.train.spec import RunSpec
@@ -16,15 +16,19 @@ DEVICE_OF = {"nccl": "cuda", "xccl": "xpu"}
 """Backends that move tensors of one kind of device only."""
 
 
-def check_machine(spec: RunSpec) -> None:
-    """Refuse a device or a backend that is not there; other hosts, where srun starts workers, are not looked at."""
+def check_machine(spec: RunSpec) -> str | None:
+    """Refuse a device or a backend that is not there; return the device of the first worker.
+
+    Other hosts, where srun starts workers, are not looked at: None.
+    """
     processes = describe(spec.strategy).processes(spec.workers)
     if spec.launcher in LAUNCHERS and not LAUNCHERS.get(spec.launcher).this_host:
-        return
+        return None
     place = Place(launcher=spec.launcher, rank=0, size=processes, local_rank=0, local_size=processes)
-    device = choose_device(spec.device, place).partition(":")[0]
+    device = choose_device(spec.device, place)
     if spec.backend is not None and processes > 1:
-        check_backend(spec.backend, device)
+        check_backend(spec.backend, device.partition(":")[0])
+    return device
 
 
 def check_backend(backend: str, device: str) -> None:

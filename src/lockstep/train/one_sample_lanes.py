@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from lockstep.data.augment import SampleSeeds, generators_restored
-from lockstep.data.source import fetch, read_stream
+from lockstep.data.augment import generators_restored
+from lockstep.data.source import first_samples
 from lockstep.errors import BadInput
 from lockstep.lanes.schedule import one_sample_lane
 from lockstep.strategies.one_sample import explain_one_sample, is_one_sample_error
@@ -43,14 +43,7 @@ def _refuses_one_sample(recipe: Recipe, source: Source) -> bool:
         if not any(isinstance(module, BatchNorm) for module in model.modules()):
             return False
         with torch.no_grad():
-            recipe.loss(model.train(), _one_sample(source))
+            recipe.loss(model.train(), first_samples(source, 1))
     except Exception as error:
         return is_one_sample_error(error)
     return False
-
-
-def _one_sample(source: Source) -> Any:
-    if source.stream:
-        sample = next(read_stream(source.dataset, SampleSeeds(0, 0)))
-        return (source.collate or torch.utils.data.default_collate)([sample])
-    return fetch(source.dataset, [0], source.collate)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from lockstep.errors import BadInput
+from lockstep.errors import BadInput, printable
 from lockstep.train.plain_data import decode, encode
 
 if TYPE_CHECKING:
@@ -83,22 +84,68 @@ def check_settings(saved: dict[str, Any], tuned: Tuned, where: str) -> None:
         raise BadInput(f"{where} has settings of the optimizer that cannot be read: it was written by another version")
     for name in ("optimizer", "schedule"):
         if saved[name] != here[name]:
-            raise BadInput(f"{where} has the {name} {saved[name]}, and here it is {here[name]}: use the same")
+            theirs = printable(str(saved[name]))
+            raise BadInput(f"{where} has the {name} {theirs}, and here it is {here[name]}: use the same")
     if len(saved["groups"]) != len(here["groups"]):
         raise BadInput(
             f"{where} has {len(saved['groups'])} optimizer groups, and here are {len(here['groups'])}: use the same"
         )
     for number, (theirs, ours) in enumerate(zip(saved["groups"], here["groups"], strict=True)):
         if theirs["parameters"] != ours["parameters"]:
-            name = _first_other(theirs["parameters"], ours["parameters"])
+            name = printable(_first_other(theirs["parameters"], ours["parameters"]))
             raise BadInput(f"{where} has other parameters in group {number} of the optimizer: {name} is the first")
-        _same_keys(decode(theirs["values"]), decode(ours["values"]), f"{where}: group {number} of the optimizer")
+        _same_form(decode(theirs["values"]), decode(ours["values"]), f"{where}: group {number} of the optimizer")
     if here["schedule"] is not None:
-        _same_keys(decode(saved["schedule_state"]), decode(here["schedule_state"]), f"{where}: the schedule")
+        _same_form(decode(saved["schedule_state"]), decode(here["schedule_state"]), f"{where}: the schedule")
 
 
-def apply_settings(saved: dict[str, Any], tuned: Tuned) -> None:
-    """Take the settings over, after the tensors; what the recipe says of them now is replaced."""
+def check_counters(counters: Mapping[str, str], tuned: Tuned, where: str) -> None:
+    """Refuse counters (by name in the state) that differ among parameters which are updated as one tensor."""
+    for names in tuned.together:
+        for key in sorted({name.rpartition("/")[2] for name in counters}):
+            values = {name: counters.get(f"optimizer/{name}/{key}") for name in names}
+            other = [name for name in names if values[name] not in (None, values[names[0]])]
+            if other:
+                raise BadInput(
+                    f"{where}: the optimizer has another {key!r} for {other[0]} than for others of its group, which "
+                    "this strategy updates together: load it with the strategy that wrote it"
+                )
+
+
+def apply_settings(saved: dict[str, Any], tuned: Tuned, where: str) -> None:
+    """Take the settings over, before the tensors; what the recipe says of them now is replaced.
+
+    A schedule may refuse what it is given; then nothing is changed.
+    """
+    before = [dict(fields) for fields in tuned.optimizer.param_groups]
+    tensors = [{key: value.clone() for key, value in fields.items() if isinstance(value, Tensor)} for fields in before]
+    schedule = None if tuned.schedule is None else dict(vars(tuned.schedule))
+    try:
+        _replace_settings(saved, tuned)
+    except Exception as error:
+        for fields, old, values in zip(tuned.optimizer.param_groups, before, tensors, strict=True):
+            fields.update(old)
+            with torch.no_grad():
+                for key, value in values.items():
+                    fields[key].copy_(value)
+        if tuned.schedule is not None and schedule is not None:
+            vars(tuned.schedule).clear()
+            vars(tuned.schedule).update(schedule)
+        raise BadInput(
+            f"{where} has settings that cannot be used here ({type(error).__name__}: {error!s:.200}): load it with the "
+            "versions that wrote it"
+        ) from error
+
+
+def apply_plain_state(saved: dict[str, Any], tuned: Tuned) -> None:
+    """Take over the optimizer's state that is no tensor, after the tensors."""
+    for name, values in saved["plain"].items():
+        for key, value in decode(values).items():
+            if name in tuned.whole:
+                tuned.optimizer.state[tuned.whole[name]][key] = value
+
+
+def _replace_settings(saved: dict[str, Any], tuned: Tuned) -> None:
     for fields, theirs in zip(tuned.optimizer.param_groups, saved["groups"], strict=True):
         for key, value in decode(theirs["values"]).items():
             if isinstance(fields[key], Tensor):
@@ -106,10 +153,6 @@ def apply_settings(saved: dict[str, Any], tuned: Tuned) -> None:
                     fields[key].copy_(value)  # the schedule holds this very tensor
             else:
                 fields[key] = value
-    for name, values in saved["plain"].items():
-        for key, value in decode(values).items():
-            if name in tuned.whole:
-                tuned.optimizer.state[tuned.whole[name]][key] = value
     if tuned.schedule is not None:
         tuned.schedule.load_state_dict(decode(saved["schedule_state"]))
 
@@ -132,7 +175,7 @@ def _well_formed(saved: Any, tuned: Tuned) -> bool:
         members = [group["parameters"] for group in groups]
         state = decode(saved["schedule_state"])
         names = (saved["optimizer"], saved["schedule"] or "")
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, RecursionError):
         return False
     known = {name for group in tuned.members for name in group}
     return (
@@ -144,12 +187,33 @@ def _well_formed(saved: Any, tuned: Tuned) -> bool:
     )
 
 
-def _same_keys(theirs: dict[str, Any], ours: dict[str, Any], where: str) -> None:
+def _same_form(theirs: dict[str, Any], ours: dict[str, Any], where: str) -> None:
+    """Refuse other names, and values that cannot take the place of those here."""
+    for key in (key for key in ours if key in theirs and not _alike(theirs[key], ours[key])):
+        raise BadInput(
+            f"{where} has {_shown(theirs[key]):.80} for {key}, and here it is {_shown(ours[key]):.80}: it was changed, "
+            "or another version wrote it. Use the version that wrote it"
+        )
     if set(theirs) != set(ours):
-        name = _first_other(sorted(theirs), sorted(ours))
+        name = printable(_first_other(sorted(map(str, theirs)), sorted(ours)))
         raise BadInput(
             f"{where} has other settings than here: {name} is the first. Use the same optimizer and schedule"
         )
+
+
+def _alike(theirs: Any, ours: Any) -> bool:
+    """Say whether a value can take another's place: a tensor of the same shape, or a plain value of the same kind."""
+    if isinstance(theirs, Tensor) or isinstance(ours, Tensor):
+        if isinstance(theirs, Tensor) and isinstance(ours, Tensor):
+            return theirs.shape == ours.shape and theirs.dtype == ours.dtype
+        return isinstance(theirs, Tensor) and isinstance(ours, float) and theirs.numel() == 1
+    if ours is None or isinstance(ours, bool):
+        return ours is None or theirs is None or isinstance(theirs, bool | int)
+    if isinstance(ours, int | float):
+        return isinstance(theirs, int | float)
+    if isinstance(ours, tuple):
+        return isinstance(theirs, tuple) and len(theirs) == len(ours) and all(map(_alike, theirs, ours))
+    return type(theirs) is type(ours)
 
 
 def _first_other(theirs: list[str], ours: list[str]) -> str:

@@ -49,7 +49,7 @@ def decode(value: Any) -> Any:
             return pairs if kind == "dict" else Counter(pairs)
         if kind == "tensor":
             return _decode_tensor(*content)
-    except (TypeError, ValueError, KeyError, RuntimeError) as error:
+    except (TypeError, ValueError, KeyError, RuntimeError, OverflowError) as error:  # and nested too deeply
         raise BadInput(f"{value!r:.80} is no value of a checkpoint") from error
     raise BadInput(f"{value!r:.80} is no value of a checkpoint")
 

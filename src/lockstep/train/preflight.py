@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 from lockstep.data.source import open_source
 from lockstep.errors import BadInput
-from lockstep.registry import PeerDescription, describe
+from lockstep.registry import PEERS, PeerDescription, StrategyDescription, describe
+from lockstep.registry.base import import_object
+from lockstep.registry.peers import PREPARED
+from lockstep.strategies.limits import Asked, check_limits
 from lockstep.train.best_metric import wanted_metric
 from lockstep.train.checkpoint_header import Arithmetic
 from lockstep.train.evaluate import evaluation_source
@@ -14,11 +18,12 @@ from lockstep.train.event_file import check_tensorboard
 from lockstep.train.folder_lock import holding
 from lockstep.train.machine import check_machine
 from lockstep.train.one_sample_lanes import check_one_sample_lanes
-from lockstep.train.records import CannotWrite, create_folder
+from lockstep.train.records import CannotWrite, cannot_write, create_folder
 from lockstep.train.resume import check_standing, history, put_aside, read_standing
 from lockstep.train.setup import write_setup
 from lockstep.train.spec import RunSpec, source_of
 from lockstep.train.stage_check import check_model, check_settings_of_stages
+from lockstep.train.synchronise import check_equal_lanes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +40,8 @@ def preflight(spec: RunSpec, out: Path) -> None:
     description.check_workers(spec.workers)
     if spec.checkpoint_every is not None and spec.checkpoint_every < 1:
         raise BadInput(f"--checkpoint-every {spec.checkpoint_every}: at least 1 step is needed between checkpoints")
+    if spec.stall_limit is not None and not spec.stall_limit > 0:
+        raise BadInput(f"--stall-limit {spec.stall_limit:g}: expected a number of seconds above 0")
     if spec.tensorboard:
         check_tensorboard()
     check_settings_of_stages(spec)
@@ -42,7 +49,7 @@ def preflight(spec: RunSpec, out: Path) -> None:
     check_evaluation_options(spec, recipe)
     data = recipe.dataset()
     plan = spec.plan(recipe, data)
-    check_machine(spec)
+    device = check_machine(spec)
     source = open_source(data, recipe.collate, recipe.global_batch)
     if isinstance(description, PeerDescription):
         _check_peer(spec, plan, source, drop_last=recipe.drop_last)
@@ -50,18 +57,15 @@ def preflight(spec: RunSpec, out: Path) -> None:
     _check_evaluation(recipe, source)
     if not spec.sync_batchnorm:
         check_one_sample_lanes(recipe, source, plan)
-    if description.staged:
-        check_model(spec, recipe, data, plan)
+    if description.equal_lanes:
+        check_equal_lanes(spec.strategy, plan.lanes, spec.workers)
+    survey = check_model(spec, recipe, data, plan) if description.staged else None
+    if isinstance(description, StrategyDescription):
+        check_limits(Asked(spec, device, recipe, data, plan, survey))
     if spec.resume:
         _make_ready(spec, out, recipe, plan)
         return
-    create_folder(out)
-    try:
-        write_setup(out, spec, recipe, plan)
-    except CannotWrite as error:
-        if not any(out.iterdir()):
-            out.rmdir()
-        raise BadInput(str(error)) from error
+    _make_folder(spec, out, recipe, plan)
 
 
 def check_evaluation_options(spec: RunSpec, recipe: Recipe) -> None:
@@ -102,6 +106,29 @@ def _make_ready(spec: RunSpec, folder: Path, recipe: Recipe, plan: Plan) -> None
             raise BadInput(str(error)) from error
 
 
+def _make_folder(spec: RunSpec, out: Path, recipe: Recipe, plan: Plan) -> None:
+    """Make the run folder, with what a peer's ranks cannot make themselves."""
+    description = describe(spec.strategy)
+    create_folder(out)
+    try:
+        write_setup(out, spec, recipe, plan)
+        if isinstance(description, PeerDescription) and description.prepare:
+            _prepare(description, out / PREPARED, recipe, plan)
+    except CannotWrite as error:
+        shutil.rmtree(out / PREPARED, ignore_errors=True)
+        if not any(out.iterdir()):
+            out.rmdir()
+        raise BadInput(str(error)) from error
+
+
+def _prepare(description: PeerDescription, folder: Path, recipe: Recipe, plan: Plan) -> None:
+    try:
+        folder.mkdir(mode=0o700)
+        import_object(description.prepare)(folder, recipe, plan)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
 def _check_evaluation(recipe: Recipe, training: Source) -> None:
     """Refuse evaluation data that cannot be used, before the training that would come first."""
     if recipe.evaluate is None:
@@ -118,6 +145,12 @@ def _check_evaluation(recipe: Recipe, training: Source) -> None:
 
 def _check_peer(spec: RunSpec, plan: Plan, source: Source, *, drop_last: bool) -> None:
     """Refuse what a peer has no counterpart of."""
+    twins = PEERS.get(spec.strategy).twins
+    if twins and spec.recipe not in twins:
+        raise BadInput(
+            f"strategy {spec.strategy} trains its own twins of the recipes {' and '.join(twins)}, and {spec.recipe} is "
+            "another: use one of these; or write the model and the loop in that framework, see docs/tensorflow.md"
+        )
     if plan.lanes % spec.workers:
         raise BadInput(
             f"strategy {spec.strategy} gives every rank as many batches, and lanes={plan.lanes} cannot be cut evenly "

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-SECONDS_BETWEEN_LINES = 5.0
-
 
 class Progress(AbstractContextManager["Progress"]):
     """Shown by rank 0, on standard error, so that standard output stays for results.
 
     `first` is the number of steps that were done before: where the checkpoint of a resumed run stood.
     """
+
+    seconds_between_lines = 5.0
 
     def __init__(self, steps: int, *, label: str, shown: bool, first: int = 0) -> None:
         self._steps, self._label, self._shown, self._first = steps, label, shown, first
@@ -57,7 +57,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._done, self._loss = done, loss
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, loss=f"{loss:.4f}")
-        elif self._shown and done != self._steps and time.monotonic() - self._spoke > SECONDS_BETWEEN_LINES:
+        elif self._shown and done != self._steps and time.monotonic() - self._spoke > self.seconds_between_lines:
             self._say()
 
     def evaluated(self, metrics: Mapping[str, float], note: str = "") -> None:
@@ -70,14 +70,14 @@ class Progress(AbstractContextManager["Progress"]):
             self._say()
 
     def _say(self) -> None:
-        """Print the line that a bar would show."""
+        """Show the line that a bar would show."""
         self._spoke, self._said = time.monotonic(), self._done
         left = time_left(self._done - self._first, self._steps - self._done, self._spoke - self._began)
-        print(  # noqa: T201
-            f"{self._label}: step {self._done}/{self._steps}, loss {self._loss:.4f}{left}{self._metrics}",
-            file=sys.stderr,
-            flush=True,
-        )
+        self.show(f"{self._label}: step {self._done}/{self._steps}, loss {self._loss:.4f}{left}{self._metrics}")
+
+    def show(self, line: str) -> None:
+        """Show a line."""
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterable
 from functools import cache
@@ -15,6 +16,8 @@ import msgspec
 
 from lockstep.errors import BadInput, LockstepError
 
+ATTEMPT = re.compile(r"attempt-[0-9]+")
+"""The folder of an attempt before the last."""
 AGAIN = "Leave this folder out, or run it again"
 """What to do about a folder that cannot be used."""
 
@@ -24,10 +27,16 @@ class CannotWrite(LockstepError):
 
 
 def create_folder(path: Path) -> Path:
-    """Make a new, empty run folder; refuse one that exists or cannot be written."""
+    """Make a new, empty run folder; refuse one that exists or cannot be written.
+
+    One that holds earlier attempts, see resume.py, and no setup is as good as new.
+    """
     try:
         path.mkdir(parents=True)
     except FileExistsError:
+        names = {one.name for one in path.iterdir()} if path.is_dir() else set()
+        if "run.json" not in names and any(ATTEMPT.fullmatch(name) for name in names):
+            return path
         raise BadInput(f"the output folder {path} exists already: choose another --out, or remove it") from None
     except OSError as error:
         raise BadInput(f"cannot make the output folder {path}: {error.strerror}. Choose another --out") from error
@@ -52,23 +61,23 @@ def write_bytes(path: Path, parts: Iterable[bytes]) -> None:
         raise cannot_write(path, error) from error
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
-    """Read a regular file of at most so many bytes; refuse anything else, and never wait for it."""
+def read_bytes(path: Path, limit: int, advice: str = AGAIN) -> bytes:
+    """Read a regular file of at most so many bytes; refuse anything else with this advice, and never wait for it."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise BadInput(f"{path} is not a regular file. {AGAIN}")
+                raise BadInput(f"{path} is not a regular file. {advice}")
             if status.st_size > limit:
                 raise BadInput(
-                    f"{path} has {status.st_size:,} bytes, and no more than {limit:,} are read of such a file. {AGAIN}"
+                    f"{path} has {status.st_size:,} bytes, and no more than {limit:,} are read of such a file. {advice}"
                 )
             return file.read(status.st_size)
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist: is {path.parent} a run folder?") from None
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}. {AGAIN}") from error
+        raise BadInput(f"{path} cannot be read: {error.strerror}. {advice}") from error
 
 
 def encode(path: Path, value: msgspec.Struct) -> bytes:

@@ -12,6 +12,7 @@ which then gets its name, and the new run.json comes last.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Mapping
@@ -24,11 +25,19 @@ from lockstep.recipe import Plan
 from lockstep.registry import BASELINE, DEFAULT, LAUNCHERS, describe
 from lockstep.train.checkpoint_folder import last_good, prune
 from lockstep.train.checkpoint_header import Arithmetic, CheckpointHeader, read_header, refuse_other
-from lockstep.train.records import cannot_write
+from lockstep.train.recipe_trust import check_recipe
+from lockstep.train.records import ATTEMPT, cannot_write
 from lockstep.train.schema.run_json import NAME, Resumption, Setup, read_setup
 from lockstep.train.spec import RunSpec
 
-RECORDS = ("rank-*.jsonl", "rank-*.error.json", "fingerprints.jsonl", "final.safetensors", "result.json")
+RECORDS = (
+    "rank-*.jsonl",
+    "rank-*.error.json",
+    "rank-*.stack.txt",
+    "fingerprints.jsonl",
+    "final.safetensors",
+    "result.json",
+)
 """What an attempt leaves in the run folder, beside its checkpoints."""
 
 
@@ -59,9 +68,13 @@ def read_standing(folder: Path) -> Standing:
 def resumed_spec(standing: Standing, given: Mapping[str, Any]) -> RunSpec:
     """Return the settings to go on with: as before, but for what is given (None: not given).
 
-    Lanes and threads are the checkpoint's unless given: the recipe and OMP_NUM_THREADS may be others by now.
+    Lanes and threads are the checkpoint's unless given: the recipe and OMP_NUM_THREADS may be others by now. A recipe
+    that is not given must be the user's own, see recipe_trust.py.
     """
     old, asked = standing.setup.spec, {name: value for name, value in given.items() if value is not None}
+    if "recipe" not in asked:
+        command = f"lockstep run RECIPE --resume {shlex.quote(str(standing.folder))}"
+        check_recipe(old.recipe, standing.setup.recipe.source, standing.folder, command)
     arithmetic = standing.header.arithmetic
     workers = asked.get("workers", old.workers)
     strategy = asked.get("strategy") or (DEFAULT if old.strategy == BASELINE and workers > 1 else old.strategy)
@@ -125,7 +138,7 @@ def history(standing: Standing, source: str) -> list[Resumption]:
 
 def put_aside(folder: Path) -> None:
     """Move what the last attempt left into a folder of its own; its checkpoints stay."""
-    number = 1 + sum(1 for _ in folder.glob("attempt-*"))
+    number = 1 + max((int(path.name.removeprefix("attempt-")) for path in attempts(folder)), default=0)
     hidden = folder / f".attempt-{number}"
     try:
         left = [path for pattern in RECORDS for path in folder.glob(pattern)]
@@ -143,5 +156,5 @@ def put_aside(folder: Path) -> None:
 
 def attempts(folder: Path) -> list[Path]:
     """Return the folders of the attempts before the last, in order."""
-    earlier = [path for path in folder.glob("attempt-*") if path.name.removeprefix("attempt-").isdigit()]
+    earlier = [path for path in folder.glob("attempt-*") if ATTEMPT.fullmatch(path.name)]
     return sorted(earlier, key=lambda path: int(path.name.removeprefix("attempt-")))

@@ -6,27 +6,17 @@ import hashlib
 import platform
 import sys
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
 from lockstep.recipe import Plan, Recipe, load, plan
+from lockstep.registry import BASELINE, DEFAULT
 from lockstep.settings import Option, Settings
 from lockstep.version import __version__
 
 DEFAULT_RECIPE = "cifar100"
 """What is trained where nothing is asked for."""
-
-
-class Device(StrEnum):
-    """What to compute on."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    xpu = "xpu"
-    mps = "mps"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +37,9 @@ class RunSpec(Settings):
     ] = None
     default_lanes: int | None = None
     """Lanes if neither the run nor the recipe sets them; None: as many as workers."""
-    device: Annotated[str, Option(help="What to compute on.", reads=Device, bits=True)] = "auto"
+    device: Annotated[
+        str, Option(help="What to compute on: auto, cpu, or a kind that torch knows: cuda, xpu, cuda:1, ...", bits=True)
+    ] = "auto"
     backend: Annotated[str | None, Option(help="torch.distributed backend.", only="run")] = None
     steps: Annotated[int | None, Option(help="Stop after so many steps.", bits=True)] = None
     most_steps: int | None = None
@@ -80,13 +72,21 @@ class RunSpec(Settings):
         int | None,
         Option(help="Stop after so many evaluations in which the metric of --keep-best did not improve.", only="run"),
     ] = None
+    stall_limit: Annotated[
+        float | None,
+        Option(help="End the run if no rank moves for so many seconds.", default="only say so", only="run"),
+    ] = None
     tensorboard: Annotated[
         bool, Option(help="Write TensorBoard event files while it trains; needs the extra tensorboard.", only="run")
     ] = False
     monitored: bool = False
     """Whether somebody follows the run: it evaluates after every epoch, and calls back. A comparison does neither."""
+    predicted_memory: int | None = None
+    """Bytes that the largest worker is predicted to need; None: nobody predicted it. A comparison does."""
     most_weights: int | None = None
     """Final weights of more bytes are not written; None: they are, whatever their size."""
+    stoppable: bool = False
+    """Whether a signal stops the run at a step's end: in a job with a time limit, or with `--continue`."""
     resume: bool = False
     """Whether to go on from the run folder's last good checkpoint."""
 
@@ -112,6 +112,18 @@ class RunSpec(Settings):
         return replace(self, lanes=plan.lanes, seed=recipe.seed)
 
 
+def new_spec(given: dict[str, Any]) -> RunSpec:
+    """Return the spec of a new run: the fields that were asked for, and what follows from the number of workers."""
+    alone = given.get("workers", 1) == 1
+    strategy, launcher = (BASELINE, "inline") if alone else (DEFAULT, "spawn")
+    return RunSpec(**{"recipe": DEFAULT_RECIPE, "strategy": strategy, "launcher": launcher, **given})
+
+
+def stem(recipe: str) -> str:
+    """Return a recipe's name, for folders and titles."""
+    return Path(recipe.partition(":")[0]).stem
+
+
 def versions() -> dict[str, str | None]:
     """Return what has to be the same for the same bits."""
     return {
@@ -126,9 +138,12 @@ def versions() -> dict[str, str | None]:
 
 
 def source_of(recipe: str) -> str:
-    """Return the SHA-256 of a recipe's file; empty for a built-in one, which belongs to the version."""
+    """Return the SHA-256 of a recipe's file; empty for a built-in one, which belongs to the version, or no file."""
     path = Path(recipe.partition(":")[0])
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix == ".py" and path.is_file() else ""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix == ".py" and path.is_file() else ""
+    except (OSError, ValueError):  # a name that no file can have
+        return ""
 
 
 def _version(package: str) -> str | None:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from lockstep.byte_sizes import read_bytes
 from lockstep.data.source import fetch, open_source
 from lockstep.errors import BadInput
 from lockstep.lanes.rng import seed_lane
-from lockstep.mesh import check_stages
+from lockstep.lanes.schedule import check_stages
 from lockstep.registry import STRATEGIES, describe
-from lockstep.stages.actions import ONE_LANE, bubble, check_order, draw
+from lockstep.stages.actions import bubble, check_order, draw, lane_order
 from lockstep.stages.cuts import AUTO
 from lockstep.stages.survey import Survey
 from lockstep.strategies.base import as_sum
+from lockstep.strategies.optimizer_memory import STAGE_MEMORY, stage_memory
 from lockstep.train.evaluations import evaluation_batch
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ def check_settings_of_stages(spec: RunSpec) -> None:
     if description.staged:
         check_stages(spec.workers, spec.stage_count)
         check_order(spec.pipeline_schedule)
+        if spec.stage_memory is not None:
+            read_bytes(spec.stage_memory, STAGE_MEMORY)
         if spec.stage_count < 2:
             raise BadInput(
                 f"--stages {spec.stage_count}: strategy {spec.strategy} cuts the model into at least 2 stages; for one "
@@ -36,13 +40,14 @@ def check_settings_of_stages(spec: RunSpec) -> None:
             )
         if spec.sync_batchnorm:
             raise BadInput(f"--sync-batchnorm: strategy {spec.strategy} cuts the model; use ddp")
-    elif spec.stages not in (None, 1) or spec.cut != AUTO:
-        cutting = " or ".join(one.name for one in STRATEGIES.all() if one.staged)
-        raise BadInput(f"--stages and --cut: strategy {spec.strategy} does not cut the model; use {cutting}")
+    elif spec.stages not in (None, 1) or spec.cut != AUTO or spec.stage_memory is not None:
+        cutting = " or ".join(one.name for one in STRATEGIES.all() if one.staged and one.exact)
+        options = f"--stages, --cut and {STAGE_MEMORY}"
+        raise BadInput(f"{options}: strategy {spec.strategy} does not cut the model; use {cutting}")
 
 
-def check_model(spec: RunSpec, recipe: Recipe, dataset: Any, plan: Plan) -> None:
-    """Refuse a model that cannot be cut as asked for."""
+def check_model(spec: RunSpec, recipe: Recipe, dataset: Any, plan: Plan) -> Survey:
+    """Refuse a model that cannot be cut as asked for; return what its layers are."""
     torch.manual_seed(recipe.seed)
     model = recipe.model()
 
@@ -50,15 +55,21 @@ def check_model(spec: RunSpec, recipe: Recipe, dataset: Any, plan: Plan) -> None
         seed_lane(recipe.seed, 0, 0, "cpu")
         return as_sum(recipe.loss(one, first_lane(recipe, dataset, plan)), 1).total
 
-    survey = Survey.of(model, recipe.stages, example, spec.stage_count)
+    filled = spec.filled_in(recipe, plan)
+    order = lane_order(spec.strategy, spec.pipeline_schedule)
+    memory = stage_memory(recipe.optimizer, model, filled, lanes=plan.lanes, order=order)
+    survey = Survey.of(model, recipe.stages, example, spec.stage_count, memory)
+    if memory.limit is not None:
+        survey.measure(runs=0)
     survey.ownership(survey.cut(spec.cut, spec.stage_count))
+    return survey
 
 
 def schedule_text(spec: RunSpec, plan: Plan) -> str:
     """Return the drawing of what `--show-schedule` shows."""
     if not describe(spec.strategy).staged:
         raise BadInput(f"--show-schedule: strategy {spec.strategy} does not cut the model; use pipeline or layers")
-    order = ONE_LANE if spec.strategy == "layers" else spec.pipeline_schedule
+    order = lane_order(spec.strategy, spec.pipeline_schedule)
     lanes = -(-plan.lanes // spec.replicas)
     share = bubble(order, spec.stage_count, lanes)
     head = (

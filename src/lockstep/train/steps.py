@@ -14,8 +14,8 @@ from lockstep.train import memory_use
 from lockstep.train.schema.rank_jsonl import NotFiniteLine, StepLine
 
 if TYPE_CHECKING:
-    from lockstep.strategies.base import StepStats
     from lockstep.strategies.clock import Part, Span
+    from lockstep.strategies.stats import StepStats
     from lockstep.train.records import Records
 
 WARMUP_STEPS = 2
@@ -88,7 +88,8 @@ class StepLog:
         self.sent.append(stats.sent)
         if stats.ready is not None:
             self.ready.append(stats.ready)
-        laps = joined(stats.spans) if stats.step in TIMELINE else None
+        laps = joined(stats.spans) if stats.step in TIMELINE else []
+        lanes = tuple(lane for *_, lane in laps)
         return msgspec.structs.replace(
             line,
             seconds={part: round(stats.seconds[part], 7) for part in PARTS},
@@ -96,18 +97,19 @@ class StepLog:
             sent=stats.sent,
             memory=memory_use.now(self.device),
             ready=stats.ready,
-            spans=tuple((part, round(start, 7), round(length, 7)) for part, start, length in laps) if laps else None,
+            spans=tuple((part, round(start, 7), round(length, 7)) for part, start, length, _ in laps) if laps else None,
+            span_lanes=lanes if any(lane is not None for lane in lanes) else None,
         )
 
 
 def joined(spans: Sequence[Span]) -> list[Span]:
-    """Return laps with those of one part that follow each other made one."""
+    """Return laps with those of one part and one lane that follow each other made one."""
     together: list[Span] = []
-    for name, start, length in spans:
-        if together and together[-1][0] == name:
-            together[-1] = (name, together[-1][1], start + length - together[-1][1])
+    for name, start, length, lane in spans:
+        if together and (together[-1][0], together[-1][3]) == (name, lane):
+            together[-1] = (name, together[-1][1], start + length - together[-1][1], lane)
         else:
-            together.append((name, start, length))
+            together.append((name, start, length, lane))
     return together
 
 

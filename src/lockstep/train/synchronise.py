@@ -26,6 +26,16 @@ def with_sync_batchnorm(model: nn.Module, lanes: int, workers: int) -> nn.Module
     return model
 
 
+def check_equal_lanes(strategy: str, lanes: int, workers: int) -> None:
+    """Refuse lanes of which the workers of a strategy that meets inside forward would have different numbers."""
+    if lanes % workers:
+        raise BadInput(
+            f"strategy {strategy} exchanges weights in every forward, so every worker must run as many lanes, and "
+            f"lanes={lanes} cannot be divided evenly over {workers} workers: use --lanes "
+            f"{lanes - lanes % workers + workers}"
+        )
+
+
 def fill_up(batch: Batch, lanes: int, sample: Callable[[], Any]) -> Batch:
     """Give a worker whose lanes ran dry in a short batch as many as the others have; see [Note: filler]."""
     missing = lanes - len(batch.lanes)

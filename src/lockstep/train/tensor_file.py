@@ -1,8 +1,9 @@
 """Writing and reading a file of tensors: whole or not there, and checked before it is used.
 
-Writing:  1 a draft under another name, its header first    2 tensors, each at its place, in one piece or several
-          3 the hash    4 fsync    5 renamed into place    6 fsync of the folder
-Killed before 5, the file of before is untouched; killed after 5, the new one is whole.
+Writing:  1 a draft without a name, its header first    2 tensors, each at its place, in one piece or several
+          3 the hash    4 fsync    5 a name of its own, then renamed into place    6 fsync of the folder
+Killed before 5, the file of before is untouched, and the kernel takes the draft away; killed after 5, the new one is
+whole. A file system without unnamed files (NFS) has the draft under another name from 1 on.
 
 The hash is SHA-256 over the header, with zeros where the hash itself stands, and over the SHA-256 of every tensor, in
 the order of the header. So a tensor can be hashed when it comes, whatever came before it.
@@ -14,6 +15,7 @@ executed or unpickled. No torch is needed here.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -73,7 +75,7 @@ class TensorDraft:
         self._header = make_header({"kind": kind, "schema": SCHEMA, **content}, tensors)
         self.nbytes = len(self._header) + sum(tensor.nbytes for tensor in tensors)
         with self._failing():
-            self._file = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            self._file, self._unnamed = open_draft(self._draft)
         try:
             self._write(self._header, 0)
         except BaseException:
@@ -97,6 +99,8 @@ class TensorDraft:
         self._write(_whole_hash(self._header, [hasher.digest() for hasher in self._hashers.values()]), HASH_AT)
         with self._failing():
             os.fsync(self._file)
+            if self._unnamed:
+                name_draft(self._file, self._draft)
             os.close(self._file)
             self._file = -1
             self._draft.replace(self.path)
@@ -140,11 +144,13 @@ class TensorFile:
         self._kind = kind
         self._verify = verify
         try:
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # Without O_NONBLOCK, opening a pipe would wait for somebody to write into it.
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             raise BadInput(f"the {kind} file {path} does not exist") from None
-        except OSError as error:
-            raise BadInput(f"the {kind} file {path} cannot be read: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # a null character in the name
+            reason = getattr(error, "strerror", None) or error
+            raise BadInput(f"the {kind} file {path} cannot be read: {reason}") from error
         try:
             self._begin, self.content, tensors = self._check()
             self.tensors = {tensor.name: tensor for tensor in tensors}
@@ -264,6 +270,27 @@ def as_bytes(tensor: Tensor) -> memoryview:
 
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+
+
+def open_draft(path: Path) -> tuple[int, bool]:
+    """Open a new file for what will be at a path; also say whether it has no name yet."""
+    try:
+        return os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644), True
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
+            raise
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644), False
+
+
+def name_draft(descriptor: int, path: Path) -> None:
+    """Give an unnamed file a name, in place of what a killed process left there."""
+    path.unlink(missing_ok=True)
+    # With a folder's descriptor this is linkat, which follows the link in /proc to the file itself.
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
 
 
 def sync_folder(folder: Path) -> None:

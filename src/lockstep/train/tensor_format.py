@@ -34,6 +34,8 @@ MOST_HEADER = 100_000_000
 """Bytes; readers of the format refuse more."""
 MOST_DIMENSIONS = 64
 """Of a tensor; torch has no more."""
+MOST_DEPTH = 100
+"""Of lists and objects in our content."""
 METADATA = "__metadata__"
 BEGINS = b'{"__metadata__":{"sha256":"'
 """What every header of ours begins with."""
@@ -156,6 +158,8 @@ def content_of(layout: Layout) -> tuple[dict[str, Any], tuple[StoredTensor, ...]
     content = json.loads(layout.metadata["lockstep"], object_pairs_hook=_no_name_twice)
     if not isinstance(content, dict):
         raise ValueError("its content is no JSON object")
+    if too_deep(content):
+        raise ValueError(f"its content is nested deeper than {MOST_DEPTH}")
     paired = content.pop("dtypes", {})
     if not isinstance(paired, dict) or not set(paired.values()) <= set(PAIRS):
         raise ValueError("its dtypes are not known")
@@ -168,6 +172,21 @@ def content_of(layout: Layout) -> tuple[dict[str, Any], tuple[StoredTensor, ...]
     if paired:
         raise ValueError(f"{next(iter(paired))!r:.80} is not in it")
     return content, tuple(tensors)
+
+
+def too_deep(value: Any) -> bool:
+    """Say whether lists and objects are nested deeper than anything that we write."""
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _stored(name: str, row: Any) -> StoredTensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from lockstep.data.loader import Batch, Collate, Share, batches, fetch
+from lockstep.data.placing import placed
 from lockstep.data.source import open_source
 from lockstep.errors import BadInput
 from lockstep.lanes.schedule import check_lanes
@@ -26,16 +28,18 @@ from lockstep.state.table import agree
 from lockstep.strategies import check_exact, find
 from lockstep.strategies.base import StepStats, Training
 from lockstep.strategies.clock import Clock, NoClock
+from lockstep.train import determinism
 from lockstep.train.checkpoint import load, save
 from lockstep.train.checkpoint_file import Saved
 from lockstep.train.checkpoint_header import Arithmetic
+from lockstep.train.determinism import deterministic
 from lockstep.train.evaluate import evaluate
 from lockstep.train.final_weights import weight_names
 from lockstep.train.malloc import keep_freed_memory
 from lockstep.train.optimizer_settings import first_settings
 from lockstep.train.optimizer_state import optimizer_state_dict
 from lockstep.train.same_start import Marks, check_same_data, check_same_model, data_marks
-from lockstep.train.synchronise import fill_up, with_sync_batchnorm
+from lockstep.train.synchronise import check_equal_lanes, fill_up, with_sync_batchnorm
 
 if TYPE_CHECKING:
     from lockstep.recipe import LayerList, LossFunction, Metrics, OptimizerFactory, ScheduleFactory
@@ -84,7 +88,8 @@ class Trainer:
             )
         asked = (settings or own_settings(world.size)).changed(options)
         check_exact(asked.strategy, asked.exact)
-        describe(asked.strategy).check_workers(asked.workers, world.size)
+        description = describe(asked.strategy)
+        description.check_workers(asked.workers, world.size)
         keep_freed_memory()
         self.world = world
         self.mesh = Mesh.over(world, stages=asked.stage_count)
@@ -98,7 +103,9 @@ class Trainer:
         if self.mesh.everyone.size > 1:
             check_same_model(self.mesh.everyone, model, {"seed": self.seed, "lanes": self.lanes}, passed=passed)
         model = model.to(world.device)
-        self._fill_up = asked.sync_batchnorm and replicas > 1
+        if description.equal_lanes:
+            check_equal_lanes(asked.strategy, self.lanes, replicas)
+        self._fill_up = (asked.sync_batchnorm or description.equal_lanes) and replicas > 1
         if asked.sync_batchnorm:
             model = with_sync_batchnorm(model, self.lanes, replicas)
         training = Training(
@@ -113,6 +120,7 @@ class Trainer:
             example=example,
         )
         self.strategy = find(asked.strategy)(self.mesh, training)
+        self._deterministic = determinism.needed(self.settings, world)
         self._clock_type = Clock if asked.measure else NoClock
         self._clock: Clock | None = None
         self.steps = 0
@@ -184,6 +192,7 @@ class Trainer:
             rank=self.mesh.replica,
             seed=self.seed,
             drop_last=drop_last,
+            in_turn=self.strategy.lanes_in_turn,
         )
         source = batches(
             dataset,
@@ -194,6 +203,8 @@ class Trainer:
             prefetch=prefetch,
             first_step=self._next_step or start,
         )
+        if self.world.device != "cpu":
+            source = placed(source, self.strategy.lane_device)
         for position in itertools.count(start + 1):
             self._clock = self._clock_type()
             batch = next(source, None)
@@ -211,7 +222,8 @@ class Trainer:
         clock, self._clock = self._clock or self._clock_type(), None
         clock.lap("data")
         self.model.train()
-        stats = self.strategy.step(batch, clock)
+        with deterministic(self.world) if self._deterministic else contextlib.nullcontext():
+            stats = self.strategy.step(batch, clock)
         given, position = self._given
         self.steps, self.epoch = batch.step + 1, batch.epoch
         self.epoch_step = position if given == batch.step else None
@@ -229,7 +241,10 @@ class Trainer:
         """Return the metrics over a dataset, or its first `most` samples, each counted once; all workers call this."""
         self.strategy.prepare_evaluation()
         call = self.strategy.forward_only
-        return evaluate(self.mesh, self.model, metrics, dataset, batch=batch, collate=collate, most=most, call=call)
+        try:
+            return evaluate(self.mesh, self.model, metrics, dataset, batch=batch, collate=collate, most=most, call=call)
+        finally:
+            self.strategy.finish_evaluation()
 
     def digest(self) -> str:
         """Return the digest of parameters, buffers and optimizer state; all workers call this together."""
@@ -285,6 +300,7 @@ class Trainer:
             global_batch=self._global_batch,
             threads=self.world.threads,
             clip=self.strategy.training.clip,
+            products=determinism.products(self.world),
         )
 
     def _start(self, epoch: int, global_batch: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -21,7 +22,7 @@ CANDIDATES = 16
 def split_address(text: str) -> tuple[str, int]:
     """Split `tcp://host:port` or `host:port`."""
     host, colon, port = text.removeprefix("tcp://").rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise BadInput(f"--rendezvous {text!r} is neither host:port nor file:///path: use one of these forms")
     return host.strip("[]"), int(port)
 
@@ -67,19 +68,48 @@ def _slurm_address(node: str) -> str | None:
     return None
 
 
-def interface_towards(address: str) -> str | None:
-    """Return the network interface that reaches an address, without sending anything."""
+def address_towards(address: str) -> str | None:
+    """Return this host's own address on the way to another one, without sending anything."""
     address_family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
     with socket.socket(address_family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
         except OSError:
             return None
-        mine = probe.getsockname()[0]
+        return str(probe.getsockname()[0])
+
+
+def interface_of(address: str) -> str | None:
+    """Return the network interface that has an address of this host."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == mine for entry in addresses):
+        if any(entry.address.partition("%")[0] == address for entry in addresses):
             return name
     return None
+
+
+def is_loopback(address: str) -> bool:
+    """Say whether an address never leaves its host."""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def listening_address(host: str) -> str:
+    """Return where rank 0 listens if it is known as `host`: at that address, and nowhere else.
+
+    Many systems give their own name a loopback address (127.0.1.1), while other hosts get a real one for it. So a name
+    (but not `localhost`) with such an address means all addresses of this host.
+    """
+    address = resolve(host)
+    if not is_loopback(address) or host == "localhost" or host.startswith("localhost.") or _is_address(host):
+        return address
+    return "::" if ":" in address else "0.0.0.0"  # noqa: S104 - see above
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def free_port() -> int:
@@ -88,3 +118,43 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def listener(address: str, port: int) -> socket.socket:
+    """Return a socket that listens on this address and port only."""
+    address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    entrance = socket.socket(address_family, socket.SOCK_STREAM)
+    try:
+        entrance.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        entrance.bind((address, port))
+        entrance.listen(1024)
+    except OSError:
+        entrance.close()
+        raise
+    return entrance
+
+
+def reserved_port() -> int:
+    """Return a port that no other program gets by chance for the next minute, and that a server can still take.
+
+    A connection that its server's side closes first leaves the port in the state TIME_WAIT: the kernel then gives it to
+    nobody who asks for any port, and a server that asks for this one and reuses addresses, as servers do, gets it.
+    """
+    with listener("127.0.0.1", 0) as entrance:
+        port: int = entrance.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            served, _ = entrance.accept()
+            served.close()
+            client.recv(1)
+    return port
+
+
+def is_free(port: int) -> bool:
+    """Say whether a server could listen on this port of every interface now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

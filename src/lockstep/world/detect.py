@@ -17,6 +17,8 @@ from lockstep.errors import BadInput
 from lockstep.world.place import Place
 
 Env = Mapping[str, str]
+MOST_NODES = 2**16
+"""Of a job: more than any cluster has."""
 
 
 def detect(env: Env) -> Place:
@@ -99,6 +101,8 @@ def _manual(env: Env) -> Place | None:
     rank, size = _numbers(env, ("RANK", "WORLD_SIZE"), whose="the shell")
     local = [name for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name in env]
     local_size = _number(env, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in env else size
+    if not local_size:
+        raise BadInput("found a WORLD_SIZE or LOCAL_WORLD_SIZE of 0, expected a number of ranks: correct or unset it")
     local_rank = _number(env, "LOCAL_RANK") if "LOCAL_RANK" in env else rank % local_size
     return Place(
         launcher=env.get("LOCKSTEP_LAUNCHER", "manual"),
@@ -127,6 +131,10 @@ def _mpi(
             return None  # `srun --mpi=pmi2` sets PMI_RANK and PMI_SIZE too, but Slurm's own set says more
         names = (*rank_size, *local)
         rank, size, local_rank, local_size = _numbers(env, names, whose=launcher)
+        if not local_size:
+            raise BadInput(
+                f"found {local[1]}=0, expected the number of ranks on this host: start with {launcher} again"
+            )
         return Place(
             launcher=launcher,
             rank=rank,
@@ -149,7 +157,7 @@ def _mpi(
 
 def _slurm(env: Env) -> Place | None:
     step = env.get("SLURM_STEP_ID")
-    if step is None or not step.isdigit() or int(step) >= 2**31:
+    if step is None or not is_number(step) or int(step) >= 2**31:
         return _allocation_without_step(env)
     names = (
         "SLURM_PROCID",
@@ -192,7 +200,7 @@ def _slurm_job(env: Env) -> str:
 def _allocation_without_step(env: Env) -> Place | None:
     """Raise inside sbatch or salloc without srun: Slurm has set a number of tasks, but has started only one."""
     tasks = env.get("SLURM_NTASKS", "1")
-    if "SLURM_JOB_ID" in env and "SLURM_PROCID" in env and tasks.isdigit() and int(tasks) > 1:
+    if "SLURM_JOB_ID" in env and "SLURM_PROCID" in env and is_number(tasks) and int(tasks) > 1:
         raise BadInput(
             f"this is a Slurm job of {tasks} tasks (SLURM_NTASKS), but no srun step: one process runs and would "
             f"wait for {int(tasks) - 1} others that nobody started. Put srun before the command, or use "
@@ -237,8 +245,8 @@ def tasks_per_node(text: str) -> list[int]:
     """Expand Slurm's `2(x3),1` to [2, 2, 2, 1]."""
     counts: list[int] = []
     for part in filter(None, text.split(",")):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if match is None:
+        match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part)
+        if match is None or len(counts) + int(match[2] or 1) > MOST_NODES:
             raise BadInput(f"found SLURM_STEP_TASKS_PER_NODE={text!r}, expected the form '2(x3),1': start through srun")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
@@ -252,7 +260,7 @@ def node_names(text: str) -> list[str]:
     return names
 
 
-def _expand(pattern: str) -> list[str]:
+def _expand(pattern: str, most: int = MOST_NODES) -> list[str]:
     match = re.search(r"\[([^\]]*)\]", pattern)
     if match is None:
         return [pattern]
@@ -261,12 +269,16 @@ def _expand(pattern: str) -> list[str]:
     for piece in match[1].split(","):
         low, _, high = piece.partition("-")
         last = high or low
-        if not (low.isdigit() and last.isdigit()):
+        if not (is_number(low) and is_number(last)) or int(last) - int(low) >= MOST_NODES:
             raise BadInput(
-                f"cannot read the Slurm node list {pattern!r}, expected the form 'a[01-03,7]': set MASTER_ADDR"
+                f"cannot read the Slurm node list {pattern!r:.200}, expected the form 'a[01-03,7]': set MASTER_ADDR"
             )
         for number in range(int(low), int(last) + 1):
-            names += _expand(f"{head}{number:0{len(low)}d}{tail}")
+            names += _expand(f"{head}{number:0{len(low)}d}{tail}", most - len(names))
+            if len(names) > most:
+                raise BadInput(
+                    f"the Slurm node list {pattern!r:.200} has more than {MOST_NODES} nodes: set MASTER_ADDR"
+                )
     return names
 
 
@@ -284,6 +296,11 @@ def _numbers(env: Env, names: tuple[str, ...], *, whose: str) -> list[int]:
 
 def _number(env: Env, name: str) -> int:
     text = env[name]
-    if not text.strip().isdigit():
-        raise BadInput(f"found {name}={text!r}, expected a whole number: correct or unset it")
+    if not is_number(text.strip()):
+        raise BadInput(f"found {name}={text!r:.200}, expected a whole number: correct or unset it")
     return int(text)
+
+
+def is_number(text: str) -> bool:
+    """Say whether a text is a whole number as launchers write one; Unicode has other digits, and Python has limits."""
+    return re.fullmatch(r"[0-9]{1,18}", text) is not None

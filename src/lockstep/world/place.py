@@ -12,6 +12,8 @@ from lockstep.errors import BadInput
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from lockstep.world.host_watch import HostWatch
+
 
 LAST_COLLECTIVE = 0.05
 """Seconds after the last collective. gloo's own threads free its tensors, for which they need the interpreter's lock; a
@@ -95,6 +97,8 @@ class World:
     """The torch.distributed backend; None for a world of one rank."""
     launcher: str
     """Who started it."""
+    watch: HostWatch | None = field(default=None, repr=False, compare=False)
+    """What notices that another host vanishes; None on one host."""
 
     def __enter__(self) -> World:
         return self
@@ -108,6 +112,8 @@ class World:
         """Close the connections to the other ranks; safe to call twice."""
         import torch.distributed as dist
 
+        if self.watch is not None:
+            self.watch.close()
         if dist.is_available() and dist.is_initialized():
             if self.backend == "gloo":
                 time.sleep(LAST_COLLECTIVE)
@@ -122,7 +128,9 @@ class World:
         return cls.at(Place(launcher="inline"), device=device, threads=threads, backend=None)
 
     @classmethod
-    def at(cls, place: Place, *, device: str, threads: int, backend: str | None) -> World:
+    def at(
+        cls, place: Place, *, device: str, threads: int, backend: str | None, watch: HostWatch | None = None
+    ) -> World:
         """Return the world of a place with the chosen device, threads and backend."""
         return cls(
             rank=place.rank,
@@ -136,4 +144,5 @@ class World:
             threads=threads,
             backend=backend,
             launcher=place.launcher,
+            watch=watch,
         )

@@ -13,6 +13,7 @@ Where it is a port, rank 0 listens and the others connect to it.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from datetime import timedelta
@@ -23,8 +24,16 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from lockstep.errors import BadInput, LockstepError
-from lockstep.torch_compat.distributed import FileStore, Store, TCPStore
-from lockstep.world.addresses import CANDIDATES, candidate_ports, job_of_parent, resolve, split_address
+from lockstep.torch_compat.distributed import FileStore, PrefixStore, Store, TCPStore
+from lockstep.world.addresses import (
+    CANDIDATES,
+    candidate_ports,
+    job_of_parent,
+    listener,
+    listening_address,
+    resolve,
+    split_address,
+)
 
 if TYPE_CHECKING:
     from lockstep.world.place import Place
@@ -39,7 +48,8 @@ def open_store(place: Place, timeout: float) -> Store:
         return _derived(place, timeout)
     if where == "env://":
         store: Store = next(iter(rendezvous("env://", place.rank, place.size)))[0]
-        return store
+        # The agent's store outlives the ranks: those of a restart must not meet the ones before.
+        return PrefixStore(f"lockstep/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     if where.startswith("file://"):
         return _file(Path(where.removeprefix("file://")), place)
     host, port = split_address(where)
@@ -57,17 +67,16 @@ def _file(path: Path, place: Place) -> Store:
 
 def _exact(place: Place, host: str, port: int, timeout: float) -> Store:
     """Rank 0 serves at exactly this address; the others wait for it."""
-    address = resolve(host)
     if place.rank == 0:
         try:
-            return _serve(address, port, place.size, timeout)
+            return _serve(listening_address(host), port, place.size, timeout)
         except OSError as error:
             raise BadInput(
                 f"rank 0 cannot listen on {host}:{port}: {error.strerror or error}. Another program uses it, or a "
                 "second process was started as rank 0: choose another port, or check the ranks"
             ) from error
     try:
-        return _connect(address, port, place.size, timeout)
+        return _connect(resolve(host), port, place.size, timeout)
     except dist.DistError as error:
         raise LockstepError(
             f"rank {place.rank} found no rank 0 at {host}:{port} within {timeout:.0f} s: check that rank 0 was "
@@ -95,7 +104,7 @@ def _derived(place: Place, timeout: float) -> Store:
     if place.rank == 0:
         for port in ports:
             with contextlib.suppress(OSError):
-                store = _serve(address, port, place.size, timeout)
+                store = _serve(listening_address(head), port, place.size, timeout)
                 store.set("lockstep/job", job)
                 return store
         raise LockstepError(
@@ -121,29 +130,16 @@ def _derived(place: Place, timeout: float) -> Store:
 
 def _serve(address: str, port: int, size: int, timeout: float) -> TCPStore:
     # torch's store would listen on every interface; with a bound socket it listens on this address only.
-    listener = _listener(address, port)
+    entrance = listener(address, port)
     return TCPStore(
-        address,
+        {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address),  # noqa: S104 - its own client connects to it
         port,
         size,
         is_master=True,
         timeout=timedelta(seconds=timeout),
         wait_for_workers=False,
-        master_listen_fd=listener.detach(),
+        master_listen_fd=entrance.detach(),
     )
-
-
-def _listener(address: str, port: int) -> socket.socket:
-    address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(address_family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, port))
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _listens(address: str, port: int) -> bool:

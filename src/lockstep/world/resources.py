@@ -1,16 +1,12 @@
-"""The resources of a worker: CPUs, threads and device."""
+"""The resources of a worker: CPUs and threads; world/worker_device.py has its device."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput
-
-if TYPE_CHECKING:
-    from lockstep.world.place import Place
-
 
 # [Note: threads] Kernels give other bits with other numbers of threads. So a default must not follow the workers, the
 # launcher or the machine. The number is the one given (`--threads`, `join(threads=)`), else OMP_NUM_THREADS, which
@@ -25,6 +21,18 @@ def usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def own_cpus(env: Mapping[str, str], local_size: int) -> int:
+    """Return how many CPUs one of a host's workers has: what the job gives a task, else its share of the host."""
+    asked = env.get("SLURM_CPUS_PER_TASK", "")
+    return int(asked) if _is_count(asked) else max(1, usable_cpus() // local_size)
+
+
+def job_number(env: Mapping[str, str]) -> str:
+    """Return the number of the Slurm job that this process runs in; empty outside of one."""
+    job = env.get("SLURM_JOB_ID", "")
+    return job if re.fullmatch(r"[0-9]{1,20}", job) else ""
 
 
 def choose_threads(env: Mapping[str, str]) -> tuple[int, str]:
@@ -62,26 +70,4 @@ def idle_cpus(threads: int, cpus: int, local_size: int) -> str:
 
 
 def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) >= 1
-
-
-def choose_device(requested: str, place: Place) -> str:
-    """Return the device of this worker: its own accelerator if there is one for every local worker."""
-    import torch
-
-    if requested == "cpu":
-        return "cpu"
-    if not torch.accelerator.is_available():
-        if requested == "auto":
-            return "cpu"
-        raise BadInput(f"--device {requested}: no accelerator is available on this machine: use --device cpu")
-    kind = str(torch.accelerator.current_accelerator())
-    count = torch.accelerator.device_count()
-    if requested not in ("auto", kind):
-        raise BadInput(f"--device {requested}: the accelerator of this machine is {kind}: use auto, cpu or {kind}")
-    if place.local_size > count:
-        raise BadInput(
-            f"{place.local_size} workers on this host, but only {count} accelerators: use at most {count} workers per "
-            "host, or --device cpu"
-        )
-    return f"{kind}:{place.local_rank}"
+    return re.fullmatch(r"[0-9]{1,9}", text) is not None and int(text) >= 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +40,7 @@ from lockstep.bench.contract import (
 from lockstep.bench.contract.cells import cell_text, figure_texts, number
 from lockstep.bench.contract.console_tables import show
 from lockstep.bench.contract.doc_tables import blocks, fill, named_table
+from lockstep.bench.contract.figure_files import fill_pages
 from lockstep.errors import BadInput
 
 REPEATS = repeats(20)
@@ -263,16 +262,15 @@ def test_marked_blocks_are_made_from_results() -> None:
     assert fill(filled, {"toy": made}) == filled
 
 
-def test_the_script_fills_a_page(tmp_path: Path) -> None:
-    page, saved = tmp_path / "page.md", tmp_path / "toy.json"
+def test_pages_are_filled_from_saved_results(tmp_path: Path) -> None:
+    folder = tmp_path / "docs" / "figures"
+    folder.mkdir(parents=True)
+    page = tmp_path / "README.md"
     page.write_text(PAGE)
-    saved.write_text(encode(result()))
-    script = Path(__file__).parents[3] / "scripts" / "bench-tables"
-    command = [sys.executable, str(script), str(saved), "--pages", str(page)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
+    (folder / "toy.json").write_text(encode(result()))
+    assert list(fill_pages(tmp_path)) == [page]
     assert page.read_text() == fill(PAGE, {"toy": result()})
-    saved.write_text(encode(result(quick=True)))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert "quick run" in done.stderr
+    assert "toy" not in (folder / "unsaved.txt").read_text().split()
+    (folder / "toy.json").write_text(encode(result(quick=True)))
+    with pytest.raises(BadInput, match="quick run"):
+        list(fill_pages(tmp_path))

@@ -24,7 +24,7 @@ def test_building_and_copying_are_timed_in_pairs() -> None:
 @pytest.mark.parametrize("module", ["loader_epochs", "starting"])
 def test_what_ranks_import_is_what_they_need(module: str) -> None:
     """Imports are part of a start, so what only the command needs must not be among them."""
-    names = ("psutil", "torch._dynamo", "rich", "msgspec", "lockstep.bench.contract")
+    names = ("psutil", "torch._dynamo", "rich", "lockstep.bench.contract")
     code = f"import sys, lockstep.bench.ranks.data.{module}; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lockstep.bench import bench_collectives, bench_ddp, bench_syncbn
@@ -98,6 +100,32 @@ def test_a_full_run_of_ddp_is_as_long_as_it_was() -> None:
     assert (chosen[bench_ddp.WORKERS], chosen[bench_ddp.MODELS_OPTION]) == ((2, 4), bench_ddp.MODELS)
 
 
+def test_a_full_run_of_ddp_starts_every_kind_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quick form leaves out pairs and memory: what a full run makes of them is looked at here."""
+    plans: list[tuple[int, dict[str, Any]]] = []
+
+    def measured(_: str, workers: int, plan: dict[str, Any]) -> dict[str, Any]:
+        plans.append((workers, plan))
+        if plan.get("memory"):
+            return {"memory": 100.0 if plan["ways"] == [OURS] else 250.0}
+        return {"seconds": {way: [0.02 if way == OURS else 0.04] * 2 * plan["turns"] for way in plan["ways"]}}
+
+    monkeypatch.setattr(bench_ddp, "run_ranks", measured)
+    given: dict[str, Any] = {"models": ("mlp",), "starts": 2, "pair-starts": 3, "repeats": 4}
+    made = bench_ddp.run(settings(bench_ddp.BENCHMARK.options, given, quick=False), lambda _: None)
+    timed = [(workers, plan["ways"]) for workers, plan in plans if not plan.get("memory")]
+    assert timed.count((2, list(bench_ddp.PAIRS["exact"]))) == timed.count((2, list(bench_ddp.PAIRS["drop-in"]))) == 3
+    assert timed.count((2, [TREE])) == timed.count((8, [TREE])) == 2
+    assert timed.count((2, [*bench_ddp.WAYS, *bench_ddp.MORE])) == 2
+    assert timed.count((4, list(bench_ddp.WAYS))) == 1
+    weighed = [plan["ways"] for _, plan in plans if plan.get("memory")]
+    assert weighed == [[way] for way in bench_ddp.WEIGHED]
+    judged = ratios(list(made.figures))
+    assert judged["mlp: memory of strategy ddp / torch DDP on gloo"] == (0.4, 0.6, True)
+    assert judged["mlp: strategy ddp / torch DDP on gloo"] == (0.5, 0.55, True)
+    assert len(judged) == 6
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [({"many": 3}, "--many 3: expected a divisor of 8"), ({"many": 2}, "--many 2: expected more than the 2 workers")],
@@ -162,3 +190,11 @@ def test_a_side_that_a_limit_stops_is_a_row_that_says_so() -> None:
 def test_data_refuses_fewer_items_than_ranks_can_share() -> None:
     with pytest.raises(BadInput, match="--items 10: expected at least 400 for 4 ranks"):
         DATA.check(settings(DATA.options, {"items": (10, 5000)}, quick=False))
+    with pytest.raises(BadInput, match="--started-by forkserver: expected spawn among them"):
+        DATA.check(settings(DATA.options, {"started-by": ("forkserver",)}, quick=False))
+
+
+def test_data_without_a_fork_server_leaves_its_cell_empty() -> None:
+    (row,) = table([HeldData(10, LIST, start=[1.0], handed=[0.1], epoch={0: [0.1]}, descriptors=12)]).rows
+    assert "start, server" not in row
+    assert row["start, spawn"] == median([1.0])

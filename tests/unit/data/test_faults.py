@@ -93,8 +93,8 @@ def test_offsets_that_point_elsewhere_are_errors_not_crashes(path: Path) -> None
     assert region is not None
     at = region.at
     rewrite(path, lambda data: data.__setitem__(slice(at + 80, at + 88), struct.pack("<q", 2**60)))
-    damaged = Ragged.open(path)
-    assert damaged[10].numel() == 0
+    with pytest.raises(BadInput, match="the offsets of field '' fall, or lead out of its values"):
+        Ragged.open(path)
     rewrite(path, lambda data: data.__setitem__(slice(at, at + 8), struct.pack("<q", 1)))
     with pytest.raises(BadInput, match="is damaged: field"):
         Ragged.open(path)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.strategies.clock import PARTS, Part
 from lockstep.train.records import Records, write_document
-from lockstep.train.schema.rank_jsonl import EndLine, StepLine
+from lockstep.train.schema.rank_jsonl import EndLine, StepLine, UsageLine
 from tests.unit.report.values import BEGAN, digest, header, rank_result, result_of, setup
 
 SECONDS: dict[Part, float] = {
@@ -35,6 +35,7 @@ def make_run(folder: Path, *, slower: float = 1.0, state: str = "a", **what: Any
         records.write(header(rank, workers, asked.host))
         for step in range(STEPS):
             records.write(_step(step, rank, parts, whole))
+            records.write(UsageLine(time=BEGAN + (step + 1) * whole, cpus=0.5 + 0.1 * step, memory=2**28))
         records.write(EndLine(seconds=STEPS * whole, peak_memory=3 * 2**27 + rank, digest=digest(state)))
         records.close()
     figures = {"host": asked.host, "hidden": 0.002, "sent": 4_000_000}

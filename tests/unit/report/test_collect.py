@@ -13,6 +13,7 @@ from lockstep.errors import BadInput
 from lockstep.report.collect import FinishedRun, read_finished, read_run, spans
 from lockstep.train.records import write_document
 from lockstep.train.schema.result_json import Failed
+from lockstep.train.schema.scalars import SCHEMA
 from tests.unit.report.folders import change, make_run
 from tests.unit.report.values import BEGAN, setup
 
@@ -70,7 +71,7 @@ RANK |= {"replica": 0, "stage": 0, "sent": 0, "peak_memory": 1, "loss": 1.0, "we
         ("outcome", 3, "outcome is 3, expected text"),
         ("outcome", "perhaps", 'outcome is "perhaps", which is unknown to this version'),
         ("colour", "red", "colour is unknown to this version"),
-        ("schema", 99, "result.json has schema version 99, and this is Lockstep 0.1.0, which reads schema version 7"),
+        ("schema", 99, f"schema version 99, and this is Lockstep 0.1.0, which reads schema version {SCHEMA}"),
         ("schema", None, "result.json has no schema version"),
         ("memory_measure", "\ud800", "it is not JSON (unexpected end of hex escape"),
     ],
@@ -119,23 +120,23 @@ def test_settings_of_another_version_are_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"loss":2.61', '"loss":"low"', 'line 4: loss is "low", expected a number'),
+        ('"loss":2.61', '"loss":"low"', 'line 6: loss is "low", expected a number'),
         ('"weight":16.0', '"weight":-1', "line 2: weight is -1, expected a number of at least 0.0"),
         (
             '["forward",0.001,0.01]',
             '["forward",0.001]',
-            'line 4: spans, entry 2 is ["forward", 0.001], expected a list',
+            'line 6: spans, entry 2 is ["forward", 0.001], expected a list',
         ),
         (
             '["forward",0.001,0.01]',
             '["forward",-3,0.01]',
-            "line 4: spans, entry 2, entry 2 is -3, expected a number",
+            "line 6: spans, entry 2, entry 2 is -3, expected a number",
         ),
         ('{"kind":"header"', '[1]\n{"kind":"header"', "line 1: the content is [1], expected an object"),
-        ('"kind":"step","step":2', '"kind":"stop","step":2', 'line 4: kind is "stop", which is unknown'),
-        ('"kind":"end"', '"kind":"en\udc80"', "line 8: it is not UTF-8 text"),
-        ('"step":3,', '"step":3,"deep":' + "[" * 100_000 + ",", "line 5: deep is unknown to this version"),
-        ('"step":3,', '"step":' + "[" * 100_000 + ",", "line 5: step does not fit, expected a whole number"),
+        ('"kind":"step","step":2', '"kind":"stop","step":2', 'line 6: kind is "stop", which is unknown'),
+        ('"kind":"end"', '"kind":"en\udc80"', "line 14: it is not UTF-8 text"),
+        ('"step":3,', '"step":3,"deep":' + "[" * 100_000 + ",", "line 8: deep is unknown to this version"),
+        ('"step":3,', '"step":' + "[" * 100_000 + ",", "line 8: step does not fit, expected a whole number"),
         ('"step":3,', '"step":5,', "has 5 of 6 steps: lines were lost"),
         ('"kind":"header","rank":1', '"kind":"header","rank":0', "does not begin with the header of rank 1"),
     ],
@@ -151,7 +152,7 @@ def test_a_changed_line_is_named(folder: Path, old: str, new: str, words: str) -
 
 def test_a_cut_file_is_refused(folder: Path) -> None:
     path = folder / "rank-1.jsonl"
-    path.write_text("\n".join(path.read_text().splitlines()[:4]) + "\n")
+    path.write_text("\n".join(path.read_text().splitlines()[:6]) + "\n")
     with pytest.raises(BadInput, match=r"rank-1.jsonl has 3 of 6 steps and no end line"):
         read_run(folder)
     path.unlink()
@@ -163,7 +164,7 @@ def test_a_run_that_failed_is_read_as_far_as_it_came(folder: Path) -> None:
     write_document(folder / "result.json", Failed(rank=1, step=2, finite=True, why="rank 1 failed"))
     path = folder / "rank-1.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:3]) + lines[3][:40])
+    path.write_bytes(b"".join(lines[:5]) + lines[5][:40])
     run = read_run(folder)
     assert [len(steps) for steps in run.steps] == [6, 2], "half a line is left out"
     assert not isinstance(run, FinishedRun)

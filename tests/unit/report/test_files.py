@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -289,6 +290,10 @@ def test_contrast(colours: dict[str, str]) -> None:
             assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
     for name in (*(f"series-{number}" for number in range(1, theme.SERIES + 1)), *PARTS):
         assert contrast(colours[name], colours["card"]) >= 3.0, name
+    for name in theme.shades():
+        assert contrast(colours[name], colours["card"]) >= 4.5, f"{name}: numbers in the card's colour stand on it"
+    for one, other in itertools.combinations([name for name in theme.shades() if name.startswith("forward")], 2):
+        assert contrast(colours[one], colours[other]) >= 1.2, (one, other)
 
 
 @pytest.mark.parametrize(

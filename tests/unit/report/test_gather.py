@@ -165,7 +165,7 @@ def test_a_folder_whose_name_is_no_text(tmp_path: Path, cli: CommandLine) -> Non
         (["empty"], "empty is not a run folder (it has no run.json), and holds none"),
         (["run", "--out", "empty"], "the output folder empty exists already"),
         (["cut"], "cut/rank-0.jsonl has 1 of 6 steps and no end line: lines were lost after the run"),
-        (["newer"], "newer/run.json has schema version 9 (Lockstep 0.1.0), and this is Lockstep 0.1.0, which reads"),
+        (["newer"], "newer/run.json has schema version 9999 (Lockstep 0.1.0), and this is Lockstep 0.1.0, which reads"),
     ],
 )
 def test_refused(arguments: list[str], words: str, tmp_path: Path, cli: CommandLine) -> None:
@@ -174,7 +174,7 @@ def test_refused(arguments: list[str], words: str, tmp_path: Path, cli: CommandL
     make_run(tmp_path / "run", strategy="single", workers=1)
     cut = make_run(tmp_path / "cut", strategy="single", workers=1) / "rank-0.jsonl"
     cut.write_text(cut.read_text()[:600])
-    change(make_run(tmp_path / "newer", strategy="single", workers=1) / "run.json", schema=9)
+    change(make_run(tmp_path / "newer", strategy="single", workers=1) / "run.json", schema=9999)
     done = cli("report", *arguments)
     assert done.code == 2, done.text
     assert words in done.err

@@ -12,6 +12,7 @@ from lockstep.report.compare import heading, judge
 from lockstep.report.files import json_text
 from lockstep.report.notes import LEANER, STEADIER, reason
 from lockstep.report.rows import summarise
+from lockstep.train.out_of_memory import ADVICE
 from tests.unit.report.causes import compared, parts, run, way
 
 SINGLE = run("single", ranks=[parts(forward=60, backward=120)])
@@ -134,6 +135,10 @@ def test_other_versions_and_hosts_are_noted() -> None:
         ),
         ("strategy ddp needs 2 workers", "strategy ddp needs 2 workers"),
         ("rank 0 failed:\nTraceback\nMemoryError", f"does not fit into memory: rank 0 failed, MemoryError; {LEANER}"),
+        (
+            f"rank 0 failed:\nTraceback\nMemoryError\n{ADVICE}",
+            f"does not fit into memory: rank 0 failed, MemoryError; {LEANER}",
+        ),
         (
             "rank 0 failed:\nTraceback\nRuntimeError: can't allocate memory: you tried to allocate 3221225472 bytes. x",
             f"does not fit into memory: rank 0 failed, asking for 3.00 GiB; {LEANER}",

@@ -141,3 +141,13 @@ def test_repeats_that_differ() -> None:
     same, other = run(fingerprints=[START]), run(state="b", fingerprints=[fingerprints(0, weight=NEAR, bias=1.0)])
     assert unsteady([same, same]) == ""
     assert unsteady([same, same, other]) == "repeats 1 and 3 differ, first after step 0 in weight: not deterministic"
+
+
+def test_a_stock_pipeline_draws_dropout_by_stage() -> None:
+    far = [fingerprints(0, weight=FAR, buffers={"n.running_var": FAR})]
+    other = run("torch-pipeline", 2, state="b", fingerprints=far, losses=(4.1, 3.0), lanes=8)
+    assert "dropout seeds (drawn by each stage, not along a lane)" in parity(first(lanes=8), other)
+    near = [fingerprints(0, weight=1.0, bias=1.0, buffers={"norm.running_mean": FAR})]
+    assert "running statistics lane after lane" in parity(
+        first(), run("torch-pipeline", 2, state="b", fingerprints=near)
+    )

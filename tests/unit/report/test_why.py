@@ -10,6 +10,7 @@ from msgspec import structs
 from lockstep.report.collect import FinishedRun
 from lockstep.report.compare import Comparison
 from tests.unit.report.causes import compared, parts, run
+from tests.unit.report.made_up_stages import EQUAL, stage_run
 
 SINGLE = run("single", ranks=[parts(forward=60, backward=120, exchange=0, wait=0)])
 FAST = run("ddp", 2, ranks=[parts(exchange=3)] * 2, sent=26_000_000, backend="shm")
@@ -188,6 +189,61 @@ def staged(strategy: str, lanes: int, *seconds: float) -> FinishedRun:
 )
 def test_a_model_that_is_cut(made: FinishedRun, words: str) -> None:
     assert sentence(compared(made), made.setup.spec.strategy).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (
+            stage_run(seconds=EQUAL * 2, lanes=4),
+            "4 lanes on 4 stages: bubble 43% (measured 43%), with 16 lanes 16%: --lanes 16, if a lane stays large ",
+        ),
+        (
+            stage_run(seconds=((10e-3, 20e-3), (30e-3, 60e-3)), lanes=32),
+            "stage 1 computes 3.0 times as long as the others, which wait for it (bubble 34%; of equal stages 3%): cut",
+        ),
+        (
+            stage_run(lanes=32, passing=2e-3, on_its_way=8e-3),
+            "computes 73% of the time, passes activations and gradients on for 5% and waits 19% more",
+        ),
+        (
+            stage_run("layers", lanes=8),
+            "one of 2 stages computes at a time, and a worker waits 50% of the time; pipeline streams the lanes",
+        ),
+    ],
+    ids=["few lanes", "imbalance", "transfer", "layers"],
+)
+def test_a_model_that_is_cut_with_measured_numbers(made: FinishedRun, words: str) -> None:
+    assert sentence(compared(made), made.setup.spec.strategy).startswith(words)
+
+
+def test_the_largest_source_of_a_bubble_speaks() -> None:
+    """Both are true: there are few lanes, and one stage computes longer. What costs more is told."""
+    few = stage_run(seconds=((10e-3, 20e-3), (13e-3, 26e-3)), lanes=2)
+    assert sentence(compared(few), "pipeline").startswith("2 lanes on 2 stages: bubble 33%")
+    longer = stage_run(seconds=((10e-3, 20e-3), (50e-3, 90e-3)), lanes=4)
+    assert sentence(compared(longer), "pipeline").startswith("stage 1 computes")
+
+
+def test_no_single_source_of_a_bubble_is_large() -> None:
+    mixed = stage_run(seconds=((10e-3, 20e-3), (12e-3, 24e-3)), lanes=8)
+    assert sentence(compared(mixed), "pipeline") == (
+        "a worker waits 17% of the time: 11% for the first and the last lanes, 6% since stages take unequally long, 0% "
+        "for what is on its way; try more --lanes, or another --cut"
+    )
+
+
+def test_a_stage_that_takes_longer_is_no_slow_core() -> None:
+    """Its ranks compute different layers; a rank of `ddp` that takes as much longer is looked into."""
+    told = sentence(compared(staged("pipeline", 16, 60, 70)), "pipeline")
+    assert "slower core" not in told
+
+
+def test_lanes_are_not_advised_beyond_the_global_batch() -> None:
+    told = sentence(compared(stage_run(lanes=16, seconds=EQUAL * 8)), "pipeline")
+    assert "with 64 lanes 19%: --lanes 64" in told, "a global batch of 64 has room for no more"
+    full = sentence(compared(stage_run(lanes=64, seconds=EQUAL * 10)), "pipeline")
+    assert full.endswith("a global batch of 64 has no room for twice the lanes: make it larger")
 
 
 def test_advice_does_not_contradict_the_row_beside_it() -> None:

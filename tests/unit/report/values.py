@@ -52,6 +52,7 @@ def setup(
 def header(rank: int, size: int, host: str = "host-a") -> HeaderLine:
     """Return the first line of a rank."""
     return HeaderLine(
+        cpus=2,
         rank=rank,
         size=size,
         replica=rank,

@@ -15,6 +15,7 @@ from lockstep.stages.actions import (
     most_in_flight,
     stage_actions,
     timetable,
+    uneven_bubble,
 )
 
 ORDERS = ["one-lane", "1f1b", "fill-drain"]
@@ -61,6 +62,19 @@ def test_the_bubble_is_what_the_timetable_shows(order: str, stages: int, lanes: 
     rows = timetable(order, stages, lanes)
     idle = sum(action is None for row in rows for action in row) / sum(len(row) for row in rows)
     assert bubble(order, stages, lanes) == pytest.approx(idle)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("stages", "lanes"), [(2, 1), (2, 8), (4, 4), (4, 16)])
+def test_equal_stages_have_the_bubble_of_theory_whatever_backward_takes(order: str, stages: int, lanes: int) -> None:
+    assert uneven_bubble(order, [(1.0, 2.5)] * stages, lanes) == pytest.approx(bubble(order, stages, lanes))
+
+
+def test_the_bubble_of_uneven_stages() -> None:
+    """Three lanes of 1 s, then 4 s: the second stage works from second 1 to 13, the first for 3 s."""
+    assert uneven_bubble("fill-drain", [(1.0, 0.0), (4.0, 0.0)], 3) == pytest.approx(1 - 15 / (2 * 13))
+    assert uneven_bubble("one-lane", [(1.0, 1.0), (2.0, 2.0)], 5) == pytest.approx(0.5)
+    assert uneven_bubble("1f1b", [(0.0, 0.0)] * 2, 4) == 0.0
 
 
 def test_drawing() -> None:

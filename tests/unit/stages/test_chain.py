@@ -93,14 +93,28 @@ def test_what_broke_the_chain_and_what_to_write(model: type[nn.Module], said: st
     with pytest.raises(BadInput) as refused:
         names(model())
     assert said in str(refused.value)
-    assert "Recipe(stages=lambda model: [model.first, model.body, model.head])" in str(refused.value)
+    assert "Recipe(stages=lambda model: [model.first, *model.body, model.head])" in str(refused.value)
 
 
 def test_declared() -> None:
     def listed(model: Glued) -> list[Any]:
-        return [[model.first, torch.relu], model.body, lambda values: values.relu(), model.head]
+        return [[model.first, torch.relu], *model.body, lambda values: values.relu(), model.head]
 
-    assert names(Glued(), listed) == ["first...relu", "body.0", "body.1.0", "body.1.1", "function 2", "head"]
+    assert names(Glued(), listed) == ["first...relu", "body.0", "body.1", "function 3", "head"]
+
+
+def test_a_declared_group_is_one_layer() -> None:
+    """A list, a tuple or a Sequential that is written into the list is never cut; `*` opens one."""
+    listed = [
+        lambda model: [[model.first, model.body[0]], model.body[1], model.head],
+        lambda model: [(model.first, model.body[0]), *model.body[1:], model.head],
+        lambda model: [model.first, model.body, model.head],
+    ]
+    assert [names(Chain(), one) for one in listed] == [
+        ["first...body.0", "body.1", "head"],
+        ["first...body.0", "body.1", "head"],
+        ["first", "body", "head"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -173,3 +187,22 @@ def test_measuring_leaves_no_trace() -> None:
     assert [one.parameters for one in facts] == [40, 16, 0, 18]
     assert [one.passes for one in facts] == [96, 96, 96, 24]
     assert all(one.forward > 0 for one in facts)
+
+
+def test_a_layer_that_comes_again_is_called_again() -> None:
+    twice = nn.Linear(4, 4)
+    model = nn.Sequential(twice, nn.Sequential(nn.ReLU(), twice))
+    layers = find_layers(model, None, None)
+    assert [layer.name for layer in layers] == ["0", "1.0", "1.1"]
+    assert layers[2].call is twice
+
+
+def test_what_a_layer_keeps_is_counted_once() -> None:
+    """A ReLU keeps its output, which the next layer keeps as its input: one tensor, counted with the ReLU."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    layers = find_layers(model, None, run)
+    facts = use_of_layers(model, layers, run)
+    measure_layers(model, layers, facts, run, runs=0)
+    assert [one.weights for one in facts] == [4 * 40, 0, 4 * 18]
+    assert [one.keeps for one in facts] == [4 * 3 * 4, 4 * 3 * 8, 0]
+    assert [one.forward for one in facts] == [0.0, 0.0, 0.0]

@@ -14,6 +14,7 @@ from lockstep.bench.contract.measurements import Measurements, Result
 from lockstep.bench.contract.options import BenchOption, BenchSettings
 from lockstep.errors import BadInput
 from lockstep.registry import Description
+from lockstep.train.setup import cpu_model
 from lockstep.version import __version__
 
 Tell = Callable[[str], None]
@@ -54,17 +55,18 @@ def measure(benchmark: Benchmark, settings: BenchSettings, tell: Tell) -> Result
         benchmark=benchmark.name,
         quick=settings.quick,
         settings=dict(settings.values),
-        environment=_environment(),
+        environment=environment(),
         seconds=time.perf_counter() - began,
     )
 
 
-def _environment() -> dict[str, str | int]:
+def environment() -> dict[str, str | int]:
     """Return what the numbers depend on and a reader cannot see."""
     return {
         "lockstep": __version__,
         "torch": metadata.version("torch"),
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "processor": cpu_model(),
         "cpus": len(os.sched_getaffinity(0)),
     }

@@ -48,9 +48,8 @@ def small_tensors() -> Recipe:
 
 def make_step(way: str, recipe: Recipe, place: lockstep.World, groups: dict[str, Any]) -> Step:
     """Return a training step on this rank's share of one global batch."""
+    own = share_of(recipe, place)
     share = recipe.global_batch // place.size
-    dataset = recipe.dataset()
-    own = [tensor[place.rank * share : (place.rank + 1) * share] for tensor in dataset.tensors]
     if way.startswith("lockstep ddp"):
         each = LANES // place.size if "lanes" in way else 1  # else as many lanes as workers
         trainer = lockstep.Trainer(
@@ -75,6 +74,17 @@ def make_step(way: str, recipe: Recipe, place: lockstep.World, groups: dict[str,
         else:
             exact = "exact" in way
             model = lockstep.nn.DistributedDataParallel(model, process_group=group, exact=exact)
+    return stock_step(model, recipe, own)
+
+
+def share_of(recipe: Recipe, place: lockstep.World) -> list[Tensor]:
+    """Return this rank's samples of the first global batch."""
+    share = recipe.global_batch // place.size
+    return [tensor[place.rank * share : (place.rank + 1) * share] for tensor in recipe.dataset().tensors]
+
+
+def stock_step(model: nn.Module, recipe: Recipe, own: list[Tensor]) -> Step:
+    """Return a training step as PyTorch's tutorials write it."""
     optimizer = recipe.optimizer(model.parameters())
 
     def step() -> None:

@@ -45,8 +45,12 @@ def run_ranks(
     *,
     environment: Mapping[str, str] | None = None,
     tell: Tell = lambda _: None,
+    where: Callable[[int], Sequence[str]] = lambda _: (),
 ) -> Any:
-    """Run a module once per rank with the plan as its argument; return what rank 0 measured."""
+    """Run a module once per rank with the plan as its argument; return what rank 0 measured.
+
+    `where` returns the words before a rank's command that take it to another host.
+    """
     with tempfile.TemporaryDirectory() as name, Phases(tell) as phases:
         folder = Path(name)
         # The opponent's best: its own device on loopback.
@@ -54,7 +58,7 @@ def run_ranks(
         with Ranks(folder) as ranks:
             for rank in range(workers):
                 own = {"rank": rank, "workers": workers, "folder": name, PHASES: phases.sink if rank == 0 else None}
-                command = [sys.executable, "-m", module, json.dumps({**plan, **own})]
+                command = [*where(rank), sys.executable, "-m", module, json.dumps({**plan, **own})]
                 ranks.start(command, variables, pass_fds=(phases.sink,) if rank == 0 else ())
             failed = ranks.wait(RANK_SECONDS)
         if failed:

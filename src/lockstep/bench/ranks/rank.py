@@ -50,7 +50,7 @@ def serve(measure: Callable[[dict[str, Any]], Any]) -> None:
         result = measure(plan)
         if rank == 0:
             (folder / RESULT).write_text(json.dumps(result))
-        _leave()
+        leave()
     except BaseException as error:
         _leave_note(folder, rank, error)
         os._exit(1)  # the end of the interpreter could wait for a rank that waits for this one
@@ -81,12 +81,14 @@ def world(plan: dict[str, Any], backend: str | None) -> World:
     """Return this rank's place, as a launcher would have told it."""
     import lockstep
 
-    rank, size = plan["rank"], plan["workers"]
-    here = {"local_rank": rank, "local_size": size, "node": 0, "nodes": 1, "host": "here", "device": "cpu"}
+    rank, size, nodes = plan["rank"], plan["workers"], plan.get("nodes", 1)
+    each = size // nodes
+    node, local = divmod(rank, each)
+    here = {"local_rank": local, "local_size": each, "node": node, "nodes": nodes, "host": "here", "device": "cpu"}
     return lockstep.World(rank=rank, size=size, threads=THREADS, backend=backend, launcher="bench", **here)
 
 
-def _leave() -> None:
+def leave() -> None:
     """Wait for the others before the group ends."""
     import torch.distributed as dist
 

@@ -18,9 +18,11 @@ CHARTS = (
     "times",
     "scaling",
     "memory",
+    "cpus",
     "lanes",
     "parts",
     "timeline",
+    "lane_flow",
     "losses",
     "metric_curves",
 )

@@ -87,9 +87,9 @@ def curve_key(name: str, colour: str, style: Style) -> Key:
     return Key(colour=colour, label=name, picture=svg.key(line))
 
 
-def spread(count: int) -> list[int]:
-    """Return the places of a few of so many values for a table, first and last among them."""
-    return sorted({round(place * (count - 1) / (TABLE - 1)) for place in range(TABLE)})
+def spread(count: int, few: int = TABLE) -> list[int]:
+    """Return the places of a few of so many values, first and last among them."""
+    return sorted({round(place * (count - 1) / (few - 1)) for place in range(few)})
 
 
 def _words(curves: Mapping[str, Sequence[float]]) -> str:

@@ -16,8 +16,10 @@ from lockstep.exchange.hosts import ArenaPerHost, host_arena, ranks_by_host
 from lockstep.exchange.in_process import InProcess
 from lockstep.exchange.shared_arena import SharedArena
 from lockstep.strategies.base import How, StepStats, Strategy, Training, Tuned
+from lockstep.strategies.bucketed_step import BucketedWorker
 from lockstep.strategies.exact_step import ExactWorker, arena_bytes
 from lockstep.strategies.load_state import check_slices, load_workers, tuned
+from lockstep.strategies.overlapped_step import OverlappedWorker
 from lockstep.strategies.worker_state import worker_holdings
 
 if TYPE_CHECKING:
@@ -33,10 +35,12 @@ if TYPE_CHECKING:
 class Exact(Strategy):
     """One worker per process, over some exchange."""
 
+    reads_later = True
+
     def __init__(self, mesh: Mesh, training: Training, exchange: Exchange) -> None:
         super().__init__(mesh, training)
         self.exchange = exchange
-        self.worker = ExactWorker(training, exchange, mesh.world.device)
+        self.worker = make_worker(training, exchange, mesh.world.device)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -70,6 +74,16 @@ class Exact(Strategy):
         load_workers([self.worker], pieces)
 
 
+def make_worker(training: Training, exchange: Exchange, device: str) -> ExactWorker:
+    """Return a worker that exchanges during backward, where the exchange can."""
+    if not training.synchronised:  # else workers meet inside the model, and the wire and this thread are busy with that
+        if isinstance(exchange, Collective):
+            return BucketedWorker(training, exchange, device)
+        if exchange.overlaps:
+            return OverlappedWorker(training, exchange, device)
+    return ExactWorker(training, exchange, device)
+
+
 class DDP(Exact):
     """The arena where ranks share a host and memory, messages between hosts; elsewhere own weights and collectives."""
 
@@ -90,10 +104,8 @@ def choose_exchange(mesh: Mesh, training: Training) -> Exchange:
 
 
 def _over_hosts(group: Group, node: int, training: Training) -> Exchange:
-    """Choose an arena per host where a host has several ranks; if one host refuses it, collectives on all, and why."""
+    """Choose an arena per host, also of one rank; if one host refuses it, collectives on all, and why."""
     hosts = ranks_by_host(group, node)
-    if len(hosts) == group.size:
-        return Collective(training.units, group)
     mine = next(ranks for ranks in hosts if group.rank in ranks)
     arena, refused = None, ""
     try:

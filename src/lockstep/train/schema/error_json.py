@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from lockstep.errors import BadInput
 from lockstep.train.schema.reading import read_document
 from lockstep.train.schema.scalars import Document, Rank, Time
 
@@ -39,6 +41,9 @@ def error_path(folder: Path, rank: int) -> Path:
 
 
 def read_failures(folder: Path) -> list[Failure]:
-    """Return what the ranks of a run folder left, the earliest first."""
-    failures: list[Failure] = [read_document(path, Failure) for path in folder.glob(PATTERN)]
+    """Return what the ranks of a run folder left, the earliest first; a note that cannot be read is left out."""
+    failures: list[Failure] = []
+    for path in folder.glob(PATTERN):
+        with contextlib.suppress(BadInput):  # the report on a failure must come, from what the others wrote
+            failures.append(read_document(path, Failure))
     return sorted(failures, key=lambda failure: failure.time)

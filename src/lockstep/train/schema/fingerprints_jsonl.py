@@ -34,6 +34,11 @@ class FingerprintLine(Record, frozen=True, kw_only=True):
     """By name."""
 
 
+def is_fingerprint_step(step: int, *, last: bool) -> bool:
+    """Say whether fingerprints are taken after a step: 0, the powers of two, and the last."""
+    return step & (step - 1) == 0 or last
+
+
 def read_fingerprints(folder: Path) -> tuple[FingerprintLine, ...]:
     """Read the fingerprints of a run; none if they were not taken."""
     path = folder / NAME

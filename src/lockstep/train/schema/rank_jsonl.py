@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.train.schema.reading import read_lines
+from lockstep.train.schema.reading import read_lines, read_lines_from
 from lockstep.train.schema.scalars import (
     Count,
     Digest,
+    Fraction,
     LongerThanZero,
     Part,
     Positive,
     Rank,
+    Rate,
     Record,
     Seconds,
     Time,
@@ -58,6 +60,12 @@ class HeaderLine(Line, frozen=True, kw_only=True, tag="header"):
     """`on slices`, or `replicated: ` and why."""
     cut: str = ""
     """Of a model that is cut: the layers, parameters and measured time of each stage."""
+    shards: str = ""
+    """Of weights that are divided over workers: how many, in how many blocks, and what every worker has."""
+    cpus: Workers
+    """CPUs that it may use: its share of the job's, or of the host's."""
+    job: str = ""
+    """The number of the Slurm job that it runs in; empty outside of one."""
 
 
 class StepLine(Line, frozen=True, kw_only=True, tag="step"):
@@ -87,6 +95,8 @@ class StepLine(Line, frozen=True, kw_only=True, tag="step"):
     """Of stock DDP only: when this rank had all its gradients, in seconds since the epoch."""
     spans: tuple[tuple[Part, Seconds, Seconds], ...] | None = None
     """Of steps 3 to 7: the parts in order, each with its start after `began` and its length in seconds."""
+    span_lanes: tuple[Count | None, ...] | None = None
+    """Of a model that is cut: for which lane each of `spans` was; null for what is not of one lane."""
 
 
 class NotFiniteLine(Line, frozen=True, kw_only=True, tag="not-finite"):
@@ -105,6 +115,8 @@ class CheckpointLine(Line, frozen=True, kw_only=True, tag="checkpoint"):
     """Steps done before it."""
     seconds: Seconds
     """How long all ranks stood still for it; no part of a step's time."""
+    stop: bool = False
+    """Whether the run was told to stop here, by the signal before a time limit."""
 
 
 class EvaluationLine(Line, frozen=True, kw_only=True, tag="evaluation"):
@@ -118,6 +130,21 @@ class EvaluationLine(Line, frozen=True, kw_only=True, tag="evaluation"):
     """How long all ranks stood still for it; no part of a step's time."""
 
 
+class UsageLine(Line, frozen=True, kw_only=True, tag="usage"):
+    """What a rank used of its machine, about once a second."""
+
+    time: Time
+    """When, in seconds since the epoch."""
+    cpus: Rate
+    """CPUs in use by the process and those that it started, as a mean since the line before."""
+    memory: Count
+    """Bytes in use by these processes."""
+    gpu: Fraction | None = None
+    """The share of time in which its GPU computed; null where NVML does not tell."""
+    gpu_memory: Count | None = None
+    """Bytes in use on its GPU, by all processes."""
+
+
 class EndLine(Line, frozen=True, kw_only=True, tag="end"):
     """The last line of a rank that ended well."""
 
@@ -129,7 +156,7 @@ class EndLine(Line, frozen=True, kw_only=True, tag="end"):
     """Of the trained state."""
 
 
-RankLine = HeaderLine | StepLine | NotFiniteLine | EvaluationLine | CheckpointLine | EndLine
+RankLine = HeaderLine | StepLine | NotFiniteLine | EvaluationLine | CheckpointLine | UsageLine | EndLine
 
 
 def rank_path(folder: Path, rank: int) -> Path:
@@ -140,6 +167,11 @@ def rank_path(folder: Path, rank: int) -> Path:
 def read_rank(path: Path) -> list[RankLine]:
     """Read a rank's lines; none if the rank died before it wrote its header."""
     return read_lines(path, RankLine)
+
+
+def read_rank_from(path: Path, start: int) -> tuple[list[RankLine], int]:
+    """Read a rank's lines from a byte on, while it still writes; return them and where the next ones begin."""
+    return read_lines_from(path, RankLine, start)
 
 
 def header_of(lines: Sequence[RankLine]) -> HeaderLine | None:
@@ -155,3 +187,8 @@ def steps_of(lines: Sequence[RankLine]) -> tuple[StepLine, ...]:
 def evaluations_of(lines: Sequence[RankLine]) -> tuple[EvaluationLine, ...]:
     """Return a rank's evaluations, in order."""
     return tuple(line for line in lines if isinstance(line, EvaluationLine))
+
+
+def usage_of(lines: Sequence[RankLine]) -> tuple[UsageLine, ...]:
+    """Return what a rank used of its machine, in order."""
+    return tuple(line for line in lines if isinstance(line, UsageLine))

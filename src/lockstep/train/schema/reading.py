@@ -52,12 +52,28 @@ def read_document(path: Path, kind: Any) -> Any:
 
 def read_lines(path: Path, kind: Any) -> list[Any]:
     """Read a file of lines of this type; the last may be cut, because a process may be killed while it writes."""
-    *whole, last = read_bytes(path, LINES_BYTES).split(b"\n")
-    lines = [_decode(f"{path}, line {number}", line, kind) for number, line in enumerate(whole, start=1)]
-    if last:
+    data = read_bytes(path, LINES_BYTES)
+    lines: list[Any] = []
+    start = 0
+    while (end := data.find(b"\n", start)) >= 0:  # one by one: a file of empty lines is refused at its first
+        lines.append(_decode(f"{path}, line {len(lines) + 1}", data[start:end], kind))
+        start = end + 1
+    if start < len(data):
         with contextlib.suppress(ValueError, RecursionError):  # half a line
-            lines.append(_decoder(kind).decode(last))
+            lines.append(_decoder(kind).decode(data[start:]))
     return lines
+
+
+def read_lines_from(path: Path, kind: Any, start: int) -> tuple[list[Any], int]:
+    """Read the whole lines from a byte on; return them and where the next begin. A file that is not there has none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            data = file.read()
+    except OSError:
+        return [], start
+    whole = data[: data.rfind(b"\n") + 1]
+    return [_decode(str(path), line, kind) for line in whole.splitlines()], start + len(whole)
 
 
 def _decode(where: str, data: bytes, kind: Any) -> Any:

@@ -14,6 +14,7 @@ from lockstep.train.schema.scalars import (
     Count,
     Digest,
     Document,
+    Fraction,
     LongerThanZero,
     Part,
     Positive,
@@ -88,6 +89,10 @@ class Done(Document, frozen=True, kw_only=True, tag_field="outcome", tag="done")
     """`on slices`, or `replicated: ` and why; see [The same bits](bits.md)."""
     cut: str = ""
     """Of a model that is cut: the layers, parameters and measured time of each stage."""
+    expected_bubble: Fraction | None = None
+    """Of a model that is cut: the bubble that the times of its layers let expect; null if they were not timed."""
+    shards: str = ""
+    """Of weights that are divided over workers: how many, in how many blocks, and what every worker has."""
     seconds: LongerThanZero
     """Of all steps, without the pauses for fingerprints."""
     pause_seconds: Seconds

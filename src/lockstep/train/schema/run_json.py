@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lockstep.train.schema.reading import read_document
 from lockstep.train.schema.refusal import damaged, shown
-from lockstep.train.schema.scalars import MOST_WORKERS, Count, Document, Positive, Record, Time, Workers
+from lockstep.train.schema.scalars import MOST_WORKERS, Count, Document, Positive, Record, Seed, Time, Workers
 from lockstep.train.spec import RunSpec
 
 NAME = "run.json"
@@ -21,7 +21,7 @@ class RecipeFacts(Record, frozen=True, kw_only=True):
     """Samples per step over all workers."""
     epochs: Count
     """Passes over the data."""
-    seed: int
+    seed: Seed
     """Of weights, order and dropout."""
     source: str
     """SHA-256 of the recipe's file; empty for a built-in recipe."""
@@ -90,4 +90,7 @@ def wrong_count(spec: RunSpec) -> str:
     for name, count in (("workers", spec.workers), ("threads", spec.threads)):
         if count is not None and not 1 <= count <= MOST_WORKERS:
             return f"{name} is {shown(count)}, expected a whole number from 1 to {MOST_WORKERS}"
+    for name, value in vars(spec).items():
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            return f"{name} is {shown(value)}, expected a whole number of at most 63 bits"
     return ""

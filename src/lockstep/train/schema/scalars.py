@@ -10,7 +10,7 @@ from msgspec import Meta
 from lockstep.strategies.clock import PARTS as PARTS
 from lockstep.strategies.clock import Part as Part
 
-SCHEMA = 7
+SCHEMA = 11
 """The version of all files of a run folder, see [Note: schema version]."""
 
 TINY = 1e-6
@@ -19,6 +19,7 @@ DIGEST = "^[0-9a-f]{64}$"
 HASH = "^[0-9a-f]{16}$"
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
 MOST_WORKERS = 2**20
 """Of workers, threads and processors: more than any machine has."""
@@ -30,6 +31,7 @@ Time = Annotated[float, Meta(ge=0.0, le=1e11)]
 """Seconds since the epoch."""
 Rate = Annotated[float, Meta(ge=0.0, le=1e18)]
 Weight = Annotated[float, Meta(ge=0.0, le=1e18)]
+Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Digest = Annotated[str, Meta(pattern=DIGEST)]
 Hash = Annotated[str, Meta(pattern=HASH)]
 

@@ -24,10 +24,9 @@ from typing import Any
 import torch
 
 from lockstep.bench.ranks.data.loader_epochs import PickleStamp, first_epoch
-from lockstep.bench.ranks.data.names import LIST
+from lockstep.bench.ranks.data.names import LIST, SERVER
 from lockstep.bench.ranks.data.sides import make
 
-SPAWN, SERVER = "spawn", "forkserver"
 SECONDS = 120.0
 NO_ANSWER = "no answer within"
 
@@ -63,7 +62,8 @@ def start(data: Any, size: int, ranks: int, how: str) -> dict[str, Any]:
     return {
         "start": max(one["first"] for one in told) - began,
         "handed": pickling + max(one["took"] for one in told),
-        "copies": sum(one["part"] - one["without"] for one in told) / size,
+        # A rank's heap moves by more than little data takes: then nothing is held, not less than nothing.
+        "copies": max(0.0, sum(one["part"] - one["without"] for one in told) / size),
         **{name: max(one[name] for one in told) for name in ("descriptors", "private", "shared")},
     }
 
