@@ -39,11 +39,19 @@ APART = (
 """Files whose tests share nothing and take long: dealt out one by one, after the others, so that both ends meet."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="also run the tests marked soak, see scripts/soak-tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that need a real service, and keep a file's tests together: they share its pool of ranks.
 
     Each of the processes that run tests has services of its own, started when it first needs them.
     """
+    if not config.getoption("--soak"):
+        soak = {item for item in items if item.get_closest_marker("soak")}
+        config.hook.pytest_deselected(items=list(soak))
+        items[:] = [item for item in items if item not in soak]
     for item in items:
         if Path(__file__).parent / "system" in item.path.parents:
             item.add_marker(pytest.mark.system)

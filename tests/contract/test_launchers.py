@@ -14,7 +14,7 @@ from lockstep.report.collect import read_finished
 from lockstep.train.schema.rank_jsonl import header_of, rank_path, read_rank
 from lockstep.train.spec import RunSpec
 from tests.commands import TINY, Done
-from tests.contract.ways import HERE, LAUNCHED, TYPED, make, params
+from tests.contract.ways import HERE, LAUNCHED, TYPED, crossed, make, params
 
 WORKERS = 2
 UNEVEN = 3
@@ -62,8 +62,7 @@ def test_trains(
     assert marked.survivors() == []
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", params(HERE))
+@pytest.mark.parametrize(("name", "fault"), crossed(HERE, FAULTS))
 def test_a_failing_rank_ends_the_run(name: str, fault: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     way, marked = make(name, request, tmp_path)
     out = tmp_path / "out"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,10 +103,25 @@ TYPED = [
 SYSTEM = ("srun", "openmpi", "mpich")
 
 
+def marks(name: str, *, soak: bool = False) -> list[pytest.MarkDecorator]:
+    """Return the marks of a test that starts ranks in this way."""
+    return [pytest.mark.system] * name.startswith(SYSTEM) + [pytest.mark.soak] * soak
+
+
 def params(names: Sequence[str | tuple[str, int | str]]) -> list[object]:
     """Return pytest parameters (a way, or a way and what else a case has), marked where a service is needed."""
     rows = [name if isinstance(name, tuple) else (name,) for name in names]
-    return [pytest.param(*row, marks=[pytest.mark.system] if row[0].startswith(SYSTEM) else []) for row in rows]
+    return [pytest.param(*row, marks=marks(row[0])) for row in rows]
+
+
+def crossed(names: Sequence[str], cases: Iterable[str]) -> list[object]:
+    """Return every way with every case: the first way always has all, each other way one in turn; the rest soak."""
+    cases = list(cases)
+    return [
+        pytest.param(name, case, marks=marks(name, soak=place > 0 and number != place % len(cases)))
+        for place, name in enumerate(names)
+        for number, case in enumerate(cases)
+    ]
 
 
 def make(name: str, request: pytest.FixtureRequest, cwd: Path) -> tuple[Way, Marked]:

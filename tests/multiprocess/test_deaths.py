@@ -16,7 +16,7 @@ from lockstep.launch.start import start_run
 from lockstep.report.collect import read_finished
 from lockstep.train.spec import RunSpec
 from tests.commands import LOCKSTEP, RECIPES, Marked, finish
-from tests.contract.ways import make, params
+from tests.contract.ways import crossed, make
 
 RECIPE = str(RECIPES / "deaths.py")
 STEPS = 16
@@ -24,7 +24,7 @@ TMPDIR_CHARACTERS = 125
 SHARED = ("torchinductor_",)
 """What processes of other tests, which run at the same time, may have made."""
 PHASES = ("model", "step", "end")
-DEATHS = [(name, phase) for name in ("spawn", "torchrun", "srun", "openmpi", "mpich") for phase in PHASES]
+LAUNCHERS = ("spawn", "torchrun", "srun", "openmpi", "mpich")
 REPORT_SECONDS = 30
 """From a death to the end of the command: seconds on an idle machine; what only a time-out ends takes minutes."""
 
@@ -44,7 +44,7 @@ def long_folder(parent: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "phase"), params(DEATHS))
+@pytest.mark.parametrize(("name", "phase"), crossed(LAUNCHERS, PHASES))
 def test_a_rank_is_killed(name: str, phase: str, request: pytest.FixtureRequest, tmp_path: Path, digest: str) -> None:
     draw = random.Random(f"{name} {phase}")
     rank, step = draw.randrange(2), draw.randrange(5, STEPS)

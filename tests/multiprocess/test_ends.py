@@ -18,7 +18,7 @@ import pytest
 from lockstep.report.collect import read_run
 from lockstep.train.schema.rank_jsonl import header_of, read_rank
 from tests.commands import LOCKSTEP, SECONDS, TINY, CommandLine, Marked, finish
-from tests.contract.ways import make, params
+from tests.contract.ways import crossed, make
 
 
 def wait_for_steps(folder: Path) -> None:
@@ -32,11 +32,13 @@ def wait_for_steps(folder: Path) -> None:
     raise AssertionError(f"no steps in {folder}")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-@pytest.mark.parametrize("name", params(["spawn", "torchrun", "srun", "openmpi", "mpich"]))
-def test_ended_from_outside(
-    name: str, number: signal.Signals, code: int, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+ENDS = {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}
+"""The exit code of the command, by the signal that ends it."""
+
+
+@pytest.mark.parametrize(("name", "ending"), crossed(["spawn", "torchrun", "srun", "openmpi", "mpich"], ENDS))
+def test_ended_from_outside(name: str, ending: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    number = signal.Signals[ending]
     _, marked = make(name, request, tmp_path)
     launcher = "mpirun" if "mpi" in name else name
     command = [LOCKSTEP, "run", f"{TINY}:hangs", "--workers", "2", "--launcher", launcher, "--out", "out"]
@@ -46,7 +48,7 @@ def test_ended_from_outside(
     finally:
         process.send_signal(number)
         done = finish(process)
-    assert done.code == code, done.text
+    assert done.code == ENDS[ending], done.text
     assert "Traceback" not in done.err, done.text
     assert ("lockstep: interrupted at step " in done.err) == (number == signal.SIGINT), done.text
     assert marked.survivors() == []
