@@ -55,6 +55,14 @@ PHASES: dict[str, tuple[Any, str, int]] = {
 }
 
 
+def die_beside_a_late_rank(rank: int, size: int, victim: int, late: int) -> None:
+    dist.barrier()
+    if rank == victim:
+        die()
+    if rank != late:
+        dist.all_reduce(torch.ones(5))
+
+
 def all_reduce_and_die(rank: int, size: int, victim: int, phase: str, background: bool) -> None:
     dist.barrier()
     if rank == victim:

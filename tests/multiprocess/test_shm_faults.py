@@ -44,6 +44,14 @@ def test_a_death_in_any_phase_is_named_on_every_other_rank(phase: str, backgroun
     _named(outcomes[2], 1)
 
 
+def test_a_death_is_named_while_another_rank_is_late_too() -> None:
+    """Rank 2 waits for rank 0 first, which is alive and never comes: it stands for one that waits elsewhere."""
+    with Ranks(3, seconds=LIMIT) as ranks:
+        ranks.start(faults.die_beside_a_late_rank, 1, 0)
+        outcomes = ranks.outcomes(seconds=LIMIT / 3)
+    _named(outcomes[2], 1)
+
+
 @pytest.mark.parametrize("kind", ["broadcast", "all_gather", "reduce_scatter", "all_to_all", "scatter", "barrier"])
 def test_a_death_in_any_collective_is_named(kind: str) -> None:
     with Ranks(3, seconds=LIMIT) as ranks:

@@ -52,6 +52,14 @@ class Deadline:
         return time.monotonic() >= self.at
 
 
+def _is_posted(semaphore: int) -> bool:
+    """Return whether a wait for this semaphore, which only this thread waits for, would return at once."""
+    if libc.trywait(semaphore):
+        return False
+    libc.post(semaphore)
+    return True
+
+
 class Rounds:
     """This rank's side of the rounds of one group; used by one thread at a time."""
 
@@ -90,21 +98,22 @@ class Rounds:
             if not trywait(semaphore):
                 return
         while not libc.timed_wait(semaphore, CHECK_INTERVAL):
-            reason = self._liveness.why_lost((rank,))
-            if reason is not None and libc.trywait(semaphore):
-                raise PeerLost(f"{where()}: {reason}")
+            # Not only the awaited rank: it may itself wait, elsewhere, for one that died.
+            reason = self._liveness.why_lost(self._missing(rank))
+            if reason is None and not deadline.over():
+                continue
+            missing = self._missing(rank)  # once more: a rank may have arrived just before it ended
+            if rank not in missing:
+                continue
+            reason = self._liveness.why_lost(missing)
             if reason is not None:
-                return
+                raise PeerLost(f"{where()}: {reason}")
             if deadline.over():
-                self._give_up(semaphore, rank, deadline, where)
-                return
+                names = ", ".join(self._liveness.name(r) for r in sorted(missing))
+                # "Timed out" comes first, as in gloo's messages: scripts look for it.
+                raise PeerLost(f"Timed out after {deadline.seconds:g} s in {where()}, still missing: {names}")
 
-    def _give_up(self, semaphore: int, rank: int, deadline: Deadline, where: Callable[[], str]) -> None:
-        """Raise with the names of all missing ranks, unless the awaited one arrived at the last moment."""
-        if not libc.trywait(semaphore):
-            return
-        later = self._waits[[r for _, r in self._waits].index(rank) + 1 :]
-        missing = [rank] + [r for f, r in later if libc.trywait(f)]
-        names = ", ".join(self._liveness.name(r) for r in sorted(missing))
-        # "Timed out" comes first, as in gloo's messages: scripts look for it.
-        raise PeerLost(f"Timed out after {deadline.seconds:g} s in {where()}, still missing: {names}")
+    def _missing(self, awaited: int) -> list[int]:
+        """Return the ranks that have not arrived in this round, beginning with the awaited one."""
+        place = [rank for _, rank in self._waits].index(awaited)
+        return [rank for semaphore, rank in self._waits[place:] if not _is_posted(semaphore)]
