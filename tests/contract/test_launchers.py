@@ -74,7 +74,7 @@ def test_a_failing_rank_ends_the_run(name: str, fault: str, request: pytest.Fixt
     assert marked.survivors() == []
 
 
-@pytest.mark.parametrize("name", params(TYPED))
+@pytest.mark.parametrize("name", params(TYPED, always=["by hand, tcp", "torchrun, typed", "srun, typed"]))
 def test_a_failing_rank_ends_what_others_started(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     way, marked = make(name, request, tmp_path)
     done = way.run([f"{TINY}:raises", "--threads", "1", "--out", str(tmp_path / "out")], WORKERS, tmp_path, marked)
@@ -91,7 +91,7 @@ def check_report(done: Done, fault: str) -> None:
     assert any(words in report for words in FAULTS[fault].split("|")), done.text
 
 
-@pytest.mark.parametrize("name", params(HERE))
+@pytest.mark.parametrize("name", params(HERE, always=["spawn, here", "srun"]))
 def test_bad_input_is_refused_before_a_worker_starts(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     way, marked = make(name, request, tmp_path)
     out = tmp_path / "out"

@@ -104,14 +104,18 @@ SYSTEM = ("srun", "openmpi", "mpich")
 
 
 def marks(name: str, *, soak: bool = False) -> list[pytest.MarkDecorator]:
-    """Return the marks of a test that starts ranks in this way."""
-    return [pytest.mark.system] * name.startswith(SYSTEM) + [pytest.mark.soak] * soak
+    """Return the marks of a test that starts ranks in this way; what a service does, no version of torch changes."""
+    service = [pytest.mark.system, pytest.mark.pinned_torch] if name.startswith(SYSTEM) else []
+    return [*service, *([pytest.mark.soak] if soak else [])]
 
 
-def params(names: Sequence[str | tuple[str, int | str]]) -> list[object]:
-    """Return pytest parameters (a way, or a way and what else a case has), marked where a service is needed."""
+def params(names: Sequence[str | tuple[str, int | str]], always: Sequence[str] | None = None) -> list[object]:
+    """Return pytest parameters (a way, or a way and what else a case has), marked where a service is needed.
+
+    Where `always` is given, the ways that are not in it soak.
+    """
     rows = [name if isinstance(name, tuple) else (name,) for name in names]
-    return [pytest.param(*row, marks=marks(row[0])) for row in rows]
+    return [pytest.param(*row, marks=marks(row[0], soak=always is not None and row[0] not in always)) for row in rows]
 
 
 def crossed(names: Sequence[str], cases: Iterable[str]) -> list[object]:

@@ -1,11 +1,8 @@
-"""`lockstep fit` from the command line: predictions, bad input in one line, and the commands of its page."""
+"""`lockstep fit` from the command line: predictions, and bad input in one line."""
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,12 +10,6 @@ import pytest
 from tests.commands import LOCKSTEP, TINY, CommandLine, Marked
 from tests.multiprocess.test_stages import NO_CHAIN
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "my-model-does-not-fit.md"
-DEEP = ROOT / "examples" / "deep_recipe.py"
-COMMANDS = [
-    line for block in re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL) for line in block.splitlines()
-]
 NEAR = (0.8, 1.25)
 """Of predicted / measured: the goal of 10 % is judged by `lockstep bench fit`, on a machine that does nothing else."""
 
@@ -125,12 +116,3 @@ def test_the_memory_of_a_stage_of_a_strategy_that_has_none(cli: CommandLine) -> 
     done = cli("run", "mlp", "--workers", "2", "--stage-memory", "1GiB")
     assert done.code == 2
     assert "strategy ddp does not cut the model" in " ".join(done.err.split())
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_commands_of_the_page(command: str, tmp_path: Path) -> None:
-    shutil.copy(DEEP, tmp_path)
-    program, *arguments = shlex.split(command)
-    assert program == "lockstep"
-    done = Marked().run([LOCKSTEP, *arguments], tmp_path)
-    assert done.code == 0, done.text

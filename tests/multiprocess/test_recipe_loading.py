@@ -36,11 +36,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("way", "method"),
     [
-        ("spawn", ""),
+        pytest.param("spawn", "", marks=pytest.mark.soak),
         ("spawn", "spawn"),
-        ("spawn", "forkserver"),
+        pytest.param("spawn", "forkserver", marks=pytest.mark.soak),
         ("dp", ""),
-        ("single", "spawn"),
+        pytest.param("single", "spawn", marks=pytest.mark.soak),
         ("torchrun", "spawn"),
     ],
 )

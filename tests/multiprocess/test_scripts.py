@@ -32,7 +32,7 @@ def test_a_stock_script(name: str, request: pytest.FixtureRequest, tmp_path: Pat
     assert marked.survivors() == []
 
 
-@pytest.mark.parametrize("name", params(LAUNCHERS))
+@pytest.mark.parametrize("name", params(LAUNCHERS, always=["spawn", "srun"]))
 def test_a_failing_script_ends_all(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     command, marked = launcher(name, request, tmp_path)
     done = marked.run([*command, STOCK, "--", "--fail"], tmp_path)
@@ -41,7 +41,7 @@ def test_a_failing_script_ends_all(name: str, request: pytest.FixtureRequest, tm
     assert marked.survivors() == []
 
 
-@pytest.mark.parametrize("name", params(LAUNCHERS))
+@pytest.mark.parametrize("name", params(LAUNCHERS, always=["torchrun", "openmpi"]))
 def test_the_example_of_an_own_loop(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     command, marked = launcher(name, request, tmp_path)
     done = marked.run([*command, OWN_LOOP], tmp_path)

@@ -30,7 +30,7 @@ ONE_EXECUTION = pytest.mark.xdist_group("the example notebook")
 """Of the example, which both its tests look at."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example with its outputs, in a folder that knows nothing of this repository."""
     folder = tmp_path_factory.mktemp("notebooks")

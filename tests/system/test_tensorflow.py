@@ -23,6 +23,7 @@ from tests.services import require
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "examples" / "tensorflow_loop.py")
 SCRIPTS = ROOT / "tests" / "scripts"
+SOAK = pytest.mark.soak
 LOSS = re.compile(r"rank (\d) of (\d), started by ([a-z]+): loss (\d\.\d+)")
 
 
@@ -66,7 +67,9 @@ def check(done: Done, alone: float, started_by: str) -> None:
     assert [float(line[3]) for line in found] == [pytest.approx(alone, abs=1e-5)] * 2
 
 
-@pytest.mark.parametrize("name", ["spawn", "torchrun", "srun", "openmpi"])
+@pytest.mark.parametrize(
+    "name", ["spawn", pytest.param("torchrun", marks=SOAK), "srun", pytest.param("openmpi", marks=SOAK)]
+)
 def test_launched(name: str, alone: float, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """`lockstep launch` finds the environment, and the ranks have its Python."""
     command, marked = launcher(name, request, tmp_path)
@@ -83,7 +86,7 @@ def by_variables(python: str, script: str, tmp_path: Path, **fields: str) -> lis
     return [one.start([python, script], tmp_path) for one in marks]
 
 
-@pytest.mark.parametrize("name", ["by variables", "torchrun", "srun over nodes", "mpich"])
+@pytest.mark.parametrize("name", ["by variables", "torchrun", pytest.param("srun over nodes", marks=SOAK), "mpich"])
 def test_typed(name: str, tensorflow_python: str, alone: float, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """A launcher in front of the plain script: no Lockstep but `join()`."""
     if name == "by variables":
@@ -234,7 +237,7 @@ def check_twin(run: FinishedRun, single: FinishedRun, workers: int, *, near: flo
     )
 
 
-NEAR = {"mlp": 1e-3, "cifar100": 0.1}
+NEAR = {"mlp": 1e-3, "cifar100": 0.02}
 """`cifar100` amplifies rounding: first weights that differ in the seventh digit end 0.004 apart in torch alone."""
 
 
@@ -244,7 +247,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
     return {recipe: read_finished(start_run(order(recipe, "single"), folder / recipe)) for recipe in NEAR}
 
 
-@pytest.mark.parametrize(("recipe", "workers"), [("mlp", 1), ("cifar100", 1), ("cifar100", 2)])
+@pytest.mark.parametrize(("recipe", "workers"), [("mlp", 1), pytest.param("cifar100", 1, marks=SOAK), ("cifar100", 2)])
 def test_a_twin(
     recipe: str, workers: int, tensorflow_python: str, single: dict[str, FinishedRun], tmp_path: Path
 ) -> None:
