@@ -6,6 +6,13 @@
     replica 1   rank 2 --- rank 3                  down a column: sums over lanes, weights        (`across_replicas`)
     replica 2   rank 4 --- rank 5
 
+[Note: a group for each direction]
+On an accelerator the messages of two ranks in one group leave in the order in which they were begun, whichever way
+they go. A stage that has begun to send lane 1 forward then receives no gradient of lane 0 before the next stage
+receives lane 1, and that stage sends the gradient first: both wait for ever. So messages to earlier stages have a group
+of their own there. Between two ranks the messages of one direction are received in the order in which they are sent:
+there are no tags either.
+
 The lanes of a global batch are dealt out to replicas; every stage of a replica works on the same lanes. The stages of a
 replica are neighbours in rank, so on several hosts a row stays within a host as far as it fits.
 """
@@ -19,6 +26,7 @@ import torch.distributed as dist
 
 from lockstep.comm.group import Group
 from lockstep.lanes.schedule import check_stages
+from lockstep.torch_compat.process_group import time_limit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +48,8 @@ class Mesh:
     """The ranks that hold the same stage, one of each replica."""
     across_stages: Group
     """The ranks of this replica, in the order of its stages."""
+    toward_first: Group
+    """The same ranks, for messages from a stage to one before it: see [Note: a group for each direction]."""
 
     @property
     def replicas(self) -> int:
@@ -73,12 +83,16 @@ class Mesh:
         replicas = world.size // stages
         columns = [column(stage, replicas, stages) for stage in range(stages)]
         rows = [row(replica, stages) for replica in range(replicas)]
+        across_replicas = everyone if stages == 1 else _group(columns, world, alone)
+        across_stages = everyone if replicas == 1 else _group(rows, world, alone)
+        in_order = stages > 1 and world.device != "cpu"
         return cls(
             world=world,
             stages=stages,
             everyone=everyone,
-            across_replicas=everyone if stages == 1 else _group(columns, world, alone),
-            across_stages=everyone if replicas == 1 else _group(rows, world, alone),
+            across_replicas=across_replicas,
+            across_stages=across_stages,
+            toward_first=_group(rows, world, alone) if in_order else across_stages,
         )
 
 
@@ -95,9 +109,12 @@ def row(replica: int, stages: int) -> tuple[int, ...]:
 def _group(lines: Sequence[tuple[int, ...]], world: World, alone: Group) -> Group:
     """Make a process group for each line of ranks; return the one that this rank is in."""
     mine = alone
+    assert dist.group.WORLD is not None
+    limit = time_limit_of(dist.group.WORLD, world.device)
     for ranks in lines:
         if len(ranks) > 1:
-            made = dist.new_group(list(ranks))  # every rank calls it for every group, also for those it is not in
+            # Every rank calls it for every group, also for those it is not in. Torch would take its own time limit.
+            made = dist.new_group(list(ranks), timeout=limit)
             if world.rank in ranks:
                 mine = Group(ranks=ranks, rank=ranks.index(world.rank), process_group=made, device=world.device)
     return mine

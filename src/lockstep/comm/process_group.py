@@ -47,7 +47,7 @@ class SegmentGroup(PythonProcessGroup):
     """The ranks of a group with their segment."""
 
     def __init__(self, member: bootstrap.Member, world_ranks: list[int]) -> None:
-        super().__init__(member.rank, member.size, "shm")
+        super().__init__(member.rank, member.size, "shm", member.timeout)
         self._seconds = member.timeout.total_seconds()
         self._broken: str | None = None
         self._left = False

@@ -48,8 +48,8 @@ class _Header(msgspec.Struct, frozen=True, array_like=True):
 class Transfer:
     """Messages between this stage and the others of its replica."""
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    def __init__(self, group: Group, toward_first: Group) -> None:
+        self._group, self._toward_first = group, toward_first
         self._pending: list[tuple[dist.Work, Tensor]] = []
         self._usual_out: dict[tuple[int, int], int] = {}
         self._usual_in: dict[tuple[int, int], int] = {}
@@ -145,7 +145,7 @@ class Transfer:
         if not flat.numel():
             return
         flat = flat.to(self._group.device).view(torch.uint8)
-        work = dist.isend(flat, group=self._group.process_group, group_dst=to, tag=tag)
+        work = dist.isend(flat, group=self._carrier(self._group.rank, to), group_dst=to, tag=tag)
         assert work is not None
         self._pending = [one for one in self._pending if not one[0].is_completed()]
         self._pending.append((work, flat))
@@ -154,6 +154,11 @@ class Transfer:
     def _receive(self, flat: Tensor, source: int, tag: int) -> Tensor:
         if flat.numel():
             landed = flat.to(self._group.device)
-            dist.recv(landed.view(torch.uint8), group=self._group.process_group, group_src=source, tag=tag)
+            carrier = self._carrier(source, self._group.rank)
+            dist.recv(landed.view(torch.uint8), group=carrier, group_src=source, tag=tag)
             flat = landed if flat.device == landed.device else landed.to(flat.device)
         return flat
+
+    def _carrier(self, source: int, to: int) -> dist.ProcessGroup | None:
+        """Return what carries a message between two stages, see [Note: a group for each direction] in mesh.py."""
+        return (self._group if source < to else self._toward_first).process_group

@@ -57,7 +57,7 @@ class CutStrategy(Strategy):
         keep_only(model, self.ownership.present(mesh.stage))
         self.part = Part(model, owned)
         """What this stage answers for."""
-        self._transfer = Transfer(mesh.across_stages)
+        self._transfer = Transfer(mesh.across_stages, mesh.toward_first)
         self._staged = StagedModel(model, self.layers, last=mesh.last_stage, device=mesh.world.device)
 
     def order_of(self, training: Training) -> str:

@@ -5,6 +5,7 @@ C++ calls `getRank`, torch's Python `rank`; DTensor and FSDP2 fail without the g
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 import torch
@@ -29,12 +30,22 @@ def with_former_names(group: _Group) -> _Group:
     return group
 
 
+def time_limit_of(group: dist.ProcessGroup, device: str) -> timedelta | None:
+    """Return how long a group's collectives on such a device may take; None where its backend does not tell."""
+    if isinstance(group, PythonProcessGroup):
+        return group.time_limit
+    options = getattr(group._get_backend(torch.device(device)), "options", None)
+    return options._timeout if options is not None else None
+
+
 class PythonProcessGroup(dist.ProcessGroup):
     """A process group written in Python: its rank, size and names."""
 
-    def __init__(self, rank: int, size: int, backend: str) -> None:
+    def __init__(self, rank: int, size: int, backend: str, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._rank, self._size, self._backend = rank, size, backend
+        self.time_limit = timeout
+        """Of a collective."""
         self._name, self._desc = "", backend
 
     def rank(self) -> int:

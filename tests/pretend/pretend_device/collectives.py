@@ -2,6 +2,10 @@
 
 As NCCL's they run on a stream of their own, which begins after what the caller's stream has been given so far. The
 caller's stream is after them only if somebody waits for the work: else the next use of the tensors is a race.
+
+As with NCCL, tags say nothing: messages of two ranks come in the order in which they were sent. And a group that
+carries single messages both ways between two ranks is refused, because NCCL's would wait for each other; a batch of
+them has tag 0.
 """
 
 from __future__ import annotations
@@ -18,13 +22,14 @@ from torch import Tensor
 
 from lockstep.torch_compat.process_group import FORMER_NAMES, PythonProcessGroup, PythonWork, with_former_names
 
+NO_TAG = 0
 FORMER = {name: former for former, name in FORMER_NAMES.items()}
 
 
 def create(options: Any, _: Any = None) -> Group:
     """Return the group of a process, as torch asks for it."""
     gloo = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
-    return Group(gloo, options.group_rank, options.group_size)
+    return Group(gloo, options.group_rank, options.group_size, options.timeout)
 
 
 @contextmanager
@@ -135,10 +140,12 @@ class Receiving(Done):
 class Group(PythonProcessGroup):
     """Each collective on copies, by gloo."""
 
-    def __init__(self, gloo: Any, rank: int, size: int) -> None:
-        super().__init__(rank, size, "pccl")
+    def __init__(self, gloo: Any, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size, "pccl", timeout)
         self._gloo = gloo
         self._streams: dict[torch.device, torch.Stream] = {}
+        self._ways: dict[int, str] = {}
+        """Which way single messages go, by the other rank."""
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -226,16 +233,22 @@ class Group(PythonProcessGroup):
             self.allreduce([one], options)
         return Done(list(tensors))
 
+    def _check_way(self, other: int, way: str, tag: int) -> None:
+        if tag and self._ways.setdefault(other, way) != way:
+            raise RuntimeError(f"a message {way} rank {other} in a group that carries messages the other way")
+
     def send(self, tensors: Any, to: int, tag: int) -> Done:
+        self._check_way(to, "to", tag)
         with within():
             copies = down(tensors)
-        return Sending(self._gloo.send(copies, to, tag), copies)
+        return Sending(self._gloo.send(copies, to, NO_TAG), copies)
 
     def recv(self, tensors: Any, source: int, tag: int) -> Done:
         """Begin to receive: the host goes on, as with NCCL's."""
+        self._check_way(source, "from", tag)
         device = tensors[0].device
         after, copies = self._now(device), [torch.empty(one.shape, dtype=one.dtype) for one in tensors]
-        work = self._gloo.recv(copies, source, tag)
+        work = self._gloo.recv(copies, source, NO_TAG)
         return Receiving(work, lambda: self._on_stream(device, tensors, after, lambda: up(tensors, copies)))
 
     def barrier(self, opts: Any = None) -> Done:

@@ -47,6 +47,7 @@ def mesh_of(plan: dict[str, Any], way: TrainedWay, groups: dict[str, Any]) -> Me
         everyone=everyone,
         across_replicas=alone if staged else everyone,
         across_stages=everyone if staged else alone,
+        toward_first=everyone if staged else alone,
     )
 
 
