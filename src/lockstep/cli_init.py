@@ -62,10 +62,12 @@ def _from_script(script: Path, target: Path) -> None:
             typer.echo(f"    {name:<10} not found: {reason}. Write {FUNCTIONS[name][0]} in {target} yourself")
         for name, part in parts.functions.items():
             typer.echo(f"    {name:<10} from line {part.line}")
+        _say_schedule(parts)
         return
     trial = _tried(target)
     for name in FUNCTIONS:
         typer.echo(f"    {name:<10} {_words(name, trial)}, from line {parts.functions[name].line}")
+    _say_schedule(parts)
     seeded, batch = trial.random_data, trial.global_batch
     target.write_text(recipe_of(read, script, parts, seeded=seeded, batch=batch), encoding="utf-8")
     if seeded:
@@ -99,6 +101,13 @@ def _tried(target: Path) -> Trial:
     raise LockstepError(
         f"{target} is written, and does not run yet: {reason}\nMend it there, then type: lockstep compare {target}"
     )
+
+
+def _say_schedule(parts: RecipeParts) -> None:
+    from lockstep.first_recipe.writing import schedule_of
+
+    if parts.schedule is not None:
+        typer.echo(f"    schedule   left out: {schedule_of(parts.schedule)}")
 
 
 def _words(name: str, trial: Trial) -> str:

@@ -1,4 +1,6 @@
-"""A script in a plainer form: methods of a trainer as functions, and a function that makes one step put in its loop.
+"""A script in a plainer form: methods of a trainer as functions, and a function that trains put where it is called.
+
+It is put there if it makes one step, or if it stands inside another function.
 
 class Trainer:                                        def Trainer(model, loader):
     def __init__(self, model, loader):                    self_model = model
@@ -101,14 +103,20 @@ class _PlainCalls(ast.NodeTransformer):
 
 
 def _inline_step(tree: ast.Module) -> bool:
-    """Put a function that calls `.backward()` outside any loop in the place of its call; say whether there was one."""
-    for function in tree.body:
-        if isinstance(function, ast.FunctionDef) and _trains(function) and not _loops(function):
-            inliner = _Inliner(function)
-            tree.body = [one if one is function else inliner.visit(one) for one in tree.body]
+    """Put one function that trains in the place of its call, and say whether there was one."""
+    outers: list[ast.Module | ast.FunctionDef] = [tree]
+    for outer in [*outers, *(one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef))]:
+        for function in outer.body:
+            if not isinstance(function, ast.FunctionDef) or not _trains(function):
+                continue
+            if outer is tree and _loops(function):
+                continue  # a scope of its own
+            inliner, whole = _Inliner(function), outer.body
+            outer.body = [one for one in whole if one is not function]
+            inliner.visit(outer)
             if inliner.done:
-                tree.body.remove(function)
                 return True
+            outer.body = whole
     return False
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lockstep.first_recipe.flattening import flattened
+from lockstep.first_recipe.loops import counted, makes_schedule
 from lockstep.first_recipe.portable import Arguments, Portable, callee, unwrapped
 from lockstep.first_recipe.scopes import Scope, own_nodes, read_names, scopes_of, statements_before
 from lockstep.first_recipe.slices import NotFound, Slicer, backward_slice
@@ -47,7 +48,9 @@ class RecipeParts:
     values: dict[str, ast.expr] = field(default_factory=dict)
     """`global_batch`, `epochs`, `clip`, `collate`, `drop_last`."""
     missing: dict[str, str] = field(default_factory=dict)
-    """Why a function was not parts."""
+    """Why a function was not found."""
+    schedule: ast.AST | None = None
+    """What makes the learning-rate schedule: a recipe is not given it, because its own advances once a step."""
 
 
 class TrainingScript:
@@ -61,16 +64,30 @@ class TrainingScript:
         self.portable = Portable(self.arguments)
         self.copied = any(callee(node) in RUNS_ON_IMPORT for node in self.top.walk())
         """Whether an import would train: then a recipe has copies of what it needs."""
-        if self.copied:  # what runs at the top is then like a function's body, and what it defines stays at the top
-            definitions = [one for one in self.top.body if is_definition(one)]
-            running = [one for one in self.top.body if not is_definition(one)]
-            main = Scope("", [*running, *self.scopes[1].body])
-            self.scopes = [Scope("", definitions, top=True), main, *self.scopes[2:]]
-            self.top = self.scopes[0]
+        self.slicer = Slicer(self.scopes)
+        if self.copied or self._model_at_top():
+            self._part_the_top()
+
+    def _part_the_top(self) -> None:
+        """Take what runs at the top as a function's body; what is defined there stays at the top."""
+        definitions = [one for one in self.top.body if is_definition(one)]
+        running = [one for one in self.top.body if not is_definition(one)]
+        main = Scope("", [*running, *self.scopes[1].body])
+        self.scopes = [Scope("", definitions, top=True), main, *self.scopes[2:]]
+        self.top = self.scopes[0]
         self.slicer = Slicer(self.scopes)
 
+    def _model_at_top(self) -> bool:
+        """Say whether an import makes the model: a recipe makes its own, after the seed is set."""
+        place = self._backward()
+        with contextlib.suppress(NotFound):
+            if place is not None:
+                made, scope, at = self._optimizer(place[0], place[2])
+                return self._root(ast.Name(self._optimized(made), ast.Load()), scope, at)[1].top
+        return False
+
     def parts(self) -> RecipeParts:
-        """Return what can be parts."""
+        """Return what can be found."""
         parts = RecipeParts()
         place = self._backward()
         if place is None:
@@ -275,27 +292,20 @@ class TrainingScript:
                 limit = node.args[1] if len(node.args) > 1 else node.keywords[0].value if node.keywords else None
                 if limit is not None:
                     parts.values["clip"] = self.portable.expression(self._root(limit, scope, loop)[0])
-        with contextlib.suppress(NotFound, ValueError, TypeError, SyntaxError):
-            epochs = self._epochs(scope, loop)
-            if epochs:
-                parts.values["epochs"] = ast.Constant(epochs)
+        with contextlib.suppress(NotFound):
+            parts.values["epochs"] = self._epochs(scope, loop)
+        parts.schedule = next((node for one in self.scopes for node in one.walk() if makes_schedule(node)), None)
 
-    def _epochs(self, scope: Scope, node: ast.AST) -> int:
+    def _epochs(self, scope: Scope, node: ast.AST) -> ast.expr:
         for one in scope.walk():
             around = isinstance(one, ast.For) and one is not node and any(inner is node for inner in ast.walk(one))
             if isinstance(one, ast.For) and around and isinstance(one.iter, ast.Call):
                 counter = one.iter.args[0] if callee(one.iter) in AROUND_A_LOADER else one.iter
                 if isinstance(counter, ast.Call) and callee(counter) == "range":
-                    numbers = [self._number(part, scope, one) for part in counter.args]
-                    return len(range(*numbers))
+                    bounds = [self.portable.expression(self._whole(part, scope, one)) for part in counter.args]
+                    return counted(bounds)
         caller, call = self.slicer.caller(scope)
         return self._epochs(caller, call)
-
-    def _number(self, node: ast.expr, scope: Scope, at: ast.AST) -> int:
-        node = self.portable.expression(self._root(node, scope, at)[0])
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            return self._number(node.left, scope, at) + self._number(node.right, scope, at)
-        return int(ast.literal_eval(node))
 
 
 def is_definition(statement: ast.stmt) -> bool:

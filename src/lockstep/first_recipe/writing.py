@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 from pathlib import Path
 
+from lockstep.first_recipe.portable import callee
 from lockstep.first_recipe.scopes import assigned_names, read_names
 from lockstep.first_recipe.slices import NotFound, backward_slice, is_built_in
 from lockstep.first_recipe.training_script import RecipePart, RecipeParts, TrainingScript, is_definition
@@ -34,6 +35,10 @@ COMMENTS = {
     "lanes": "slices of it: the same bits on any number of workers up to this; it must divide the batch",
     "epochs": "passes over the data",
 }
+MORE = [
+    "# More fields: evaluate=, eval_data=, clip=, schedule=, collate=, stages=, seed=. A comment on each:",
+    "#     python -c 'import lockstep; help(lockstep.Recipe)'",
+]
 DEFAULTS = {"global_batch": "64", "lanes": "4", "epochs": "1"}
 
 
@@ -47,11 +52,7 @@ def empty_recipe(file: Path) -> str:
         "import lockstep",
     ]
     functions = [_function(name, [*EXAMPLE_LINES.get(name, []), f"return {EXAMPLES[name]}"]) for name in FUNCTIONS]
-    more = [
-        "# More fields: evaluate=, eval_data=, clip=, schedule=, collate=, stages=, seed=. A comment on each:",
-        "#     python -c 'import lockstep; help(lockstep.Recipe)'",
-    ]
-    return "\n".join([*head, "", *functions, _recipe({}, more)])
+    return "\n".join([*head, "", *functions, _recipe({}, MORE)])
 
 
 def recipe_of(script: TrainingScript, path: Path, parts: RecipeParts, *, seeded: bool = False, batch: int = 64) -> str:
@@ -101,7 +102,13 @@ def recipe_of(script: TrainingScript, path: Path, parts: RecipeParts, *, seeded:
         *(["", *copies] if copies else []),
         *(["", *setup] if setup else []),
     ]
-    return "\n".join([*head, "", *functions, _recipe(values, [], taken)])
+    left_out = [] if parts.schedule is None else [f"# schedule= is left out: {schedule_of(parts.schedule)}."]
+    return "\n".join([*head, "", *functions, _recipe(values, [*left_out, *MORE], taken)])
+
+
+def schedule_of(made: ast.AST) -> str:
+    """Return what a script's learning-rate schedule is, and why its recipe is not given it."""
+    return f"{callee(made)}, line {getattr(made, 'lineno', 0)}. A recipe's advances once a step, not once an epoch"
 
 
 def lanes_of(batch: int) -> int:

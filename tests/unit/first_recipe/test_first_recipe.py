@@ -37,6 +37,29 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "data": "TensorDataset",
         "optimizer": "AdamW",
     },
+    "nested": {
+        "global_batch": 12,
+        "epochs": 6,
+        "model": "AutoEncoder",
+        "data": "Subset",
+        "optimizer": "RMSprop",
+    },
+    "model_at_top": {
+        "global_batch": 16,
+        "epochs": 3,
+        "clip": 1.0,
+        "model": "Classifier",
+        "data": "Reviews",
+        "optimizer": "Adam",
+    },
+    "config_in_trainer": {
+        "global_batch": 24,
+        "epochs": 7,
+        "drop_last": True,
+        "model": "Residual",
+        "data": "TensorDataset",
+        "optimizer": "SGD",
+    },
 }
 
 
@@ -85,6 +108,26 @@ def test_the_loss_is_the_scripts(cli: CommandLine, tmp_path: Path, monkeypatch: 
     assert torch.equal(torch.as_tensor(ours), theirs)
     (group,) = recipe.optimizer(model.parameters()).param_groups
     assert (group["lr"], group["weight_decay"]) == (1e-3, 0.1)
+
+
+def test_the_model_is_made_anew(cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that makes its model at its top has one; a recipe makes one after each seed."""
+    recipe = made_from("model_at_top", cli, tmp_path, monkeypatch)
+    made = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        made.append(next(recipe.model().parameters()))
+    assert torch.equal(made[0], made[1])
+    assert not torch.equal(made[0], made[2])
+
+
+def test_a_schedule_that_is_left_out_is_said(cli: CommandLine, tmp_path: Path) -> None:
+    shutil.copy(SCRIPTS / "model_at_top.py", tmp_path)
+    line = "OneCycleLR, line 41. A recipe's advances once a step, not once an epoch"
+    assert f"schedule   left out: {line}" in cli("init", "model_at_top.py").out
+    assert f"# schedule= is left out: {line}" in (tmp_path / "model_at_top_recipe.py").read_text()
+    shutil.copy(SCRIPTS / "step_function.py", tmp_path)
+    assert "schedule" not in cli("init", "step_function.py").out
 
 
 def test_empty(cli: CommandLine, tmp_path: Path) -> None:
