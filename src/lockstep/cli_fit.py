@@ -52,10 +52,12 @@ def fit(
 
         typer.echo(jsonlib.dumps({**as_json(rows, facts, limit), "command": command, "advice": said}, indent=1))
         return
-    from lockstep.fit.fit_table import NOTE, fit_table
+    from lockstep.fit.fit_table import NOTE, fit_table, why_not_lines
     from lockstep.report.render import console
 
     console().print(fit_table(rows, facts, limit))
+    for line in why_not_lines(rows):
+        typer.echo(line)
     typer.echo(NOTE)
     typer.echo(said if command is None else f"the cheapest way that fits: {command}")
 

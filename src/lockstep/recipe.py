@@ -299,7 +299,10 @@ def _no_function(module: ModuleType, reference: str, function: str) -> str:
         text += f"{nearest(function, own)}."
     elif own:
         text += f". Its functions are {', '.join(own)}: if one returns a lockstep.Recipe, name it, as {path}:{own[0]}."
-    return f"{text} A recipe file defines `def recipe() -> lockstep.Recipe`"
+    else:
+        text += "."
+    defines = "A recipe file defines `def recipe() -> lockstep.Recipe`"
+    return f"{text} {defines}; `lockstep init {path}` writes one from a script"
 
 
 def _trace(error: Exception, path: Path) -> str:

@@ -146,6 +146,10 @@ def test_a_file_without_the_function_lists_its_own(tmp_path: Path) -> None:
     ) as refused:
         load(str(path))
     assert "Recipe'" not in str(refused.value)
+    assert str(refused.value).endswith(f"`lockstep init {path}` writes one from a script")
+    path.write_text("print")
+    with pytest.raises(BadInput, match=r"has no function recipe\(\)\. A recipe file defines"):
+        load(str(path))
 
 
 @pytest.mark.parametrize(("data", "more"), [(None, ""), (7, ""), (iter([1]), r".*It can be read only once")])

@@ -17,6 +17,7 @@ from lockstep.fit.need import Need
 from lockstep.fit.predicting import predict
 from lockstep.registry import STRATEGIES
 from lockstep.report.reproduce import run_command
+from lockstep.report.units import plural
 from lockstep.train.spec import RunSpec
 
 FASTEST_FIRST = ("single", "ddp", "dp", "sharded", "torch-ddp", "pipeline", "torch-fsdp", "torch-pipeline", "layers")
@@ -103,10 +104,10 @@ def advice(rows: Sequence[Candidate], facts: LaneFacts, limit: Limit) -> str:
     """Say what to try where nothing fits: the way that needs the least, and smaller lanes if there can be some."""
     needs = [(row.need.total if limit.each else row.need.host, row) for row in rows if row.need is not None]
     if not needs:
-        return "no strategy can train this recipe so: the reasons are in the table"
+        return "no strategy can train this recipe so, for the reasons above"
     least, row = min(needs, key=lambda pair: pair[0])
-    text = f"nothing fits in {write_bytes(limit.bytes)}: {row.spec.strategy} on {row.spec.workers} workers needs the "
-    text += f"least, {write_bytes(least)}"
+    text = f"nothing fits in {write_bytes(limit.bytes)}: {row.spec.strategy} on "
+    text += f"{plural(row.spec.workers, 'worker')} needs the least, {write_bytes(least)}"
     more = next((n for n in range(facts.lanes + 1, facts.global_batch + 1) if facts.global_batch % n == 0), None)
     tries = [f"--lanes {more}, with fewer samples in each"] if more else []
     return f"{text}. Try {' or '.join([*tries, 'more --workers', 'bfloat16, or activation checkpoints in the model'])}"

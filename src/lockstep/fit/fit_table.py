@@ -12,6 +12,7 @@ from lockstep.fit.choosing import Candidate, Limit
 from lockstep.fit.lane_facts import LaneFacts
 from lockstep.fit.need import PARTS
 from lockstep.report.units import size
+from lockstep.report.wording import shared
 
 NOTE = (
     "Bytes of the largest worker at its peak, as a run reports it. Memory that workers of a host share (the arena: "
@@ -29,13 +30,19 @@ def fit_table(rows: Sequence[Candidate], facts: LaneFacts, limit: Limit) -> Tabl
     for row in rows:
         if row.need is None:
             empty = [""] * (len(shown) + 2)
-            table.add_row(row.spec.strategy, str(row.spec.workers), *empty, escape(f"cannot be: {row.why_not}"))
+            table.add_row(row.spec.strategy, str(row.spec.workers), *empty, "cannot be")
             continue
         parts = [size(row.need.parts()[part]) if row.need.parts()[part] else "" for part in shown]
         fits = "[green]yes[/]" if row.fits else f"[red]no[/]: {escape(row.why_not)}"
         total, host = size(row.need.total), size(row.need.host)
         table.add_row(row.spec.strategy, str(row.spec.workers), *parts, total, host, fits)
     return table
+
+
+def why_not_lines(rows: Sequence[Candidate]) -> list[str]:
+    """Return why ways cannot be, each reason once: a reason is too long for a cell of the table."""
+    reasons = [(f"{row.spec.strategy}, {row.spec.workers}", row.why_not) for row in rows if row.need is None]
+    return [f"cannot be {names}: {why}" for names, why in shared(reasons)]
 
 
 def as_json(rows: Sequence[Candidate], facts: LaneFacts, limit: Limit) -> dict[str, object]:

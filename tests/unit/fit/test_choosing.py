@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
+from rich.console import Console
+
 from lockstep.fit.choosing import Candidate, advice, candidates, cheapest, command_of, limit_of
+from lockstep.fit.fit_table import fit_table, why_not_lines
 from lockstep.train.spec import RunSpec
 from tests.unit.fit.values import FACTS, MIB, facts
 
@@ -54,6 +58,20 @@ def test_a_row_that_cannot_be_says_why() -> None:
     assert "lanes=8 cannot be cut over 16 workers" in why["ddp", 16]
 
 
+def test_a_long_reason_stands_below_the_table_and_once() -> None:
+    """In a cell, a few words wide, it made the table longer than a screen."""
+    why = "it is no chain of layers: " + "name them in the recipe, " * 12
+    every = candidates(facts(layers=(), uncut=why), SPEC, [2, 4], limit_of(FACTS, None))
+    console = Console(width=160, file=StringIO(), record=True)
+    console.print(fit_table(every, FACTS, limit_of(FACTS, None)))
+    shown = console.export_text()
+    assert "cannot be" in shown
+    assert "no chain" not in shown
+    assert len(shown.splitlines()) == len(every) + 5, "a line for each way, and the frame"
+    ways = "layers, 2; layers, 4; pipeline, 2; pipeline, 4; torch-pipeline, 2; torch-pipeline, 4"
+    assert f"cannot be {ways}: {why}" in why_not_lines(every)
+
+
 def test_the_command() -> None:
     spec = RunSpec(recipe="/a/my recipe.py", strategy="ddp", workers=2, drop_last=True, global_batch=64, measure=False)
     typed = ["recipe", "drop_last", "global_batch", "measure", "backend"]
@@ -65,4 +83,6 @@ def test_the_command() -> None:
 def test_what_to_try_where_nothing_fits() -> None:
     said = advice(rows(100 * MIB, [1, 2, 4]), FACTS, limit_of(FACTS, 100 * MIB))
     assert said.startswith("nothing fits in 100MiB: ")
+    alone = advice(rows(100 * MIB, [1]), FACTS, limit_of(FACTS, 100 * MIB))
+    assert "single on 1 worker needs the least" in alone
     assert "--lanes 16" in said
