@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from lockstep.errors import BadInput
+from lockstep.stages.calls import Call, calls_of
 from lockstep.torch_compat.modules import children_of, has_forward_hooks, is_compiled
 
 Declared = Callable[[nn.Module], Sequence[Any]]
@@ -75,8 +75,8 @@ def _declared_layers(model: nn.Module, declared: Declared) -> list[Layer]:
     names = {id(module): name for name, module in model.named_modules()}
     try:
         listed = declared(model)
-    except AttributeError as error:
-        raise BadInput(f"Recipe(stages=...) raised an error: {error}") from error
+    except (AttributeError, TypeError, KeyError, IndexError, ValueError) as error:
+        raise BadInput(f"Recipe(stages=...) raised an error: {type(error).__name__}: {error}") from error
     if not isinstance(listed, list | tuple) or not listed:
         raise BadInput(
             f"Recipe(stages=...) returned a {type(listed).__name__}, expected a list of modules and functions: return "
@@ -85,6 +85,8 @@ def _declared_layers(model: nn.Module, declared: Declared) -> list[Layer]:
     layers: list[Layer] = []
     for number, item in enumerate(listed):
         if isinstance(item, list | tuple):
+            if not item:
+                raise BadInput(f"item {number} of Recipe(stages=...) is empty, expected modules or functions in it")
             parts = [_layer(one, names, f"{number}.{inner}") for inner, one in enumerate(item)]
             label = f"{parts[0].name}...{parts[-1].name}" if len(parts) > 1 else parts[0].name
             layers.append(Layer(label, _in_turn(parts), tuple(m for part in parts for m in part.modules)))
@@ -116,17 +118,13 @@ def _in_turn(parts: Sequence[Layer]) -> Callable[..., Any]:
     return call
 
 
-class _Call(NamedTuple):
-    module: nn.Module
-    arguments: tuple[Any, ...]
-    named: dict[str, Any]
-    returned: Any
-
-
 def _traced_layers(model: nn.Module, example: Example) -> list[Layer]:
     """Run one lane, and look whether each child's only argument is what the child before it returned."""
     names = {id(module): name for name, module in model.named_modules()}
-    calls = _calls(model, example)
+    calls = calls_of(model, example)
+    times = sum(call.module is model for call in calls)
+    if times != 1 or calls[-1].module is not model:
+        raise BadInput(CALLED_ONCE.format(f"{times} times"))
     whole = calls.pop()
     chain = [names[id(call.module)] for call in calls]
     if not calls:
@@ -134,15 +132,8 @@ def _traced_layers(model: nn.Module, example: Example) -> list[Layer]:
             f"{type(model).__name__}.forward calls no child module, so there is nothing to cut: write it as layers, or "
             "use ddp"
         )
-    first = calls[0]
-    if not _same(first.arguments, whole.arguments) or first.named != whole.named:
-        raise BadInput(_broken(model, chain, f"it does not pass its own arguments to {chain[0]} as they are"))
-    for before, call in pairwise(calls):
-        one, other = names[id(before.module)], names[id(call.module)]
-        if call.named or len(call.arguments) != 1 or call.arguments[0] is not before.returned:
-            raise BadInput(_broken(model, chain, f"{other} does not get just what {one} returned"))
-    if whole.returned is not calls[-1].returned:
-        raise BadInput(_broken(model, chain, f"it does not return just what {chain[-1]} returned"))
+    if problem := _why_no_chain(whole, calls, chain):
+        raise BadInput(_broken(model, chain, problem))
     layers: list[Layer] = []
     for call, name in zip(calls, chain, strict=True):
         nested = list(_flattened(call.module, f"{name}.")) if _is_sequential(call.module) else []
@@ -150,8 +141,23 @@ def _traced_layers(model: nn.Module, example: Example) -> list[Layer]:
     return layers
 
 
-def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+def _why_no_chain(whole: Call, calls: Sequence[Call], chain: Sequence[str]) -> str:
+    """Say what a forward does beside handing on from child to child; empty if that is all."""
+    for call, name in zip(calls, chain, strict=True):
+        if block := whole.around.differ(call.around):
+            return f"{name} is called in a block `with {block}`"
+    if not calls[0].began.same(whole.began):
+        return f"it does not pass its own arguments to {chain[0]} as they are"
+    for (before, call), (one, other) in zip(pairwise(calls), pairwise(chain), strict=True):
+        if call.named or len(call.arguments) != 1 or call.arguments[0] is not before.returned:
+            return f"{other} does not get just what {one} returned"
+        if not call.began.same(before.ended):
+            return f"what {one} returned is changed before {other} gets it"
+    if whole.returned is not calls[-1].returned:
+        return f"it does not return just what {chain[-1]} returned"
+    if not whole.ended.same(calls[-1].ended):
+        return f"what {chain[-1]} returned is changed before it is returned"
+    return ""
 
 
 def _broken(model: nn.Module, chain: Sequence[str], problem: str) -> str:
@@ -161,33 +167,3 @@ def _broken(model: nn.Module, chain: Sequence[str], problem: str) -> str:
         f"{type(model).__name__} is no chain of layers: in its forward, {problem}. Name the layers in the recipe, with "
         f"small functions for what is between them, e.g. Recipe(stages=lambda model: [{listed}])"
     )
-
-
-def _calls(model: nn.Module, example: Example) -> list[_Call]:
-    """Return the calls that the model's forward makes of its modules, then its own."""
-    calls: list[_Call] = []
-    depth = 0
-
-    def entered(module: nn.Module, arguments: Any, named: Any) -> None:
-        nonlocal depth
-        depth += 1
-
-    def left(module: nn.Module, arguments: Any, named: Any, returned: Any) -> None:
-        nonlocal depth
-        depth -= 1
-        if depth == (0 if module is model else 1):
-            calls.append(_Call(module, arguments, named, returned))
-
-    handles: list[RemovableHandle] = []
-    for module in model.modules():
-        handles.append(module.register_forward_pre_hook(entered, prepend=True, with_kwargs=True))
-        handles.append(module.register_forward_hook(left, with_kwargs=True))
-    try:
-        example(model)
-    finally:
-        for handle in handles:
-            handle.remove()
-    times = sum(call.module is model for call in calls)
-    if times != 1 or calls[-1].module is not model:
-        raise BadInput(CALLED_ONCE.format(f"{times} times"))
-    return calls

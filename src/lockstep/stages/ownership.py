@@ -56,9 +56,10 @@ def share_out(cut: Sequence[int], used: Sequence[set[str]], trained: Sequence[st
     users = {name: tuple(stage for stage, names in enumerate(stages) if name in names) for name in (*trained, *others)}
     unused = [name for name in trained if not users[name]]
     if unused:
+        name = unused[0].removeprefix("parameter/")
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise BadInput(
-            f"no stage uses the parameter {unused[0]}{more}: name the layer that uses it in Recipe(stages=...), or "
+            f"no stage uses the parameter {name}{more}: name the layer that uses it in Recipe(stages=...), or "
             "freeze it with requires_grad=False"
         )
     return Ownership({name: own or (0,) for name, own in users.items()})

@@ -55,6 +55,39 @@ class Skipping(Chain):
         return last
 
 
+class ChangedBetween(Chain):
+    """The same object passes on, with other values."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        inner = torch.relu_(self.first(values))
+        last: Tensor = self.head(self.body(inner))
+        return last
+
+
+class ChangedBefore(Chain):
+    def forward(self, values: Tensor) -> Tensor:
+        return super().forward(values.mul_(2))
+
+
+class ChangedAfter(Chain):
+    def forward(self, values: Tensor) -> Tensor:
+        return super().forward(values).mul_(2)
+
+
+class WithoutGradients(Chain):
+    def forward(self, values: Tensor) -> Tensor:
+        with torch.no_grad():
+            inner = self.first(values)
+        last: Tensor = self.head(self.body(inner))
+        return last
+
+
+class InLowerPrecision(Chain):
+    def forward(self, values: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(values)
+
+
 def run(model: nn.Module) -> Tensor:
     out: Tensor = model(torch.ones(3, 4)).sum()
     return out
@@ -87,6 +120,11 @@ def test_a_chain_of_children_is_found() -> None:
         (Before, "does not pass its own arguments to first as they are"),
         (After, "does not return just what head returned"),
         (Skipping, "head does not get just what body returned"),
+        (ChangedBetween, "what first returned is changed before body gets it"),
+        (ChangedBefore, "does not pass its own arguments to first as they are"),
+        (ChangedAfter, "what head returned is changed before it is returned"),
+        (WithoutGradients, "first is called in a block `with torch.no_grad()`"),
+        (InLowerPrecision, "first is called in a block `with torch.autocast(...)`"),
     ],
 )
 def test_what_broke_the_chain_and_what_to_write(model: type[nn.Module], said: str) -> None:
@@ -94,6 +132,55 @@ def test_what_broke_the_chain_and_what_to_write(model: type[nn.Module], said: st
         names(model())
     assert said in str(refused.value)
     assert "Recipe(stages=lambda model: [model.first, *model.body, model.head])" in str(refused.value)
+
+
+class Named(nn.Module):
+    """Takes an argument by its name; `changed`: and passes on another one."""
+
+    def __init__(self, *, changed: bool) -> None:
+        super().__init__()
+        self.first, self.head, self.changed = nn.Bilinear(4, 4, 4), nn.Linear(4, 2), changed
+
+    def forward(self, values: Tensor, *, input2: Tensor) -> Tensor:
+        last: Tensor = self.head(self.first(values, input2=input2 * 2 if self.changed else input2))
+        return last
+
+
+def test_arguments_by_name() -> None:
+    def run_named(model: nn.Module) -> Tensor:
+        out: Tensor = model(torch.ones(3, 4), input2=torch.ones(3, 4)).sum()
+        return out
+
+    assert [layer.name for layer in find_layers(Named(changed=False), None, run_named)] == ["first", "head"]
+    with pytest.raises(BadInput, match="does not pass its own arguments to first as they are"):
+        find_layers(Named(changed=True), None, run_named)
+
+
+def test_a_value_whose_content_is_replaced() -> None:
+    """The same dict passes on, with another number in it."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pack, self.unpack = Pack(), Unpack()
+
+        def forward(self, values: Tensor) -> Tensor:
+            both = self.pack(values)
+            both["scale"] = 3.0
+            out: Tensor = self.unpack(both)
+            return out
+
+    class Pack(nn.Module):
+        def forward(self, values: Tensor) -> dict[str, Any]:
+            return {"values": values, "scale": 1.0}
+
+    class Unpack(nn.Module):
+        def forward(self, both: dict[str, Any]) -> Tensor:
+            out: Tensor = both["values"] * both["scale"]
+            return out
+
+    with pytest.raises(BadInput, match="what pack returned is changed before unpack gets it"):
+        names(Scaled())
 
 
 def test_declared() -> None:
@@ -123,6 +210,9 @@ def test_a_declared_group_is_one_layer() -> None:
         (lambda model: [], "expected a list of modules and functions"),
         (lambda model: [model.first, 3], "item 1 of Recipe(stages=...) is a int"),
         (lambda model: [model.frist], "has no attribute 'frist'"),
+        (lambda model: [model["first"]], "TypeError: 'Chain' object is not subscriptable"),
+        (lambda model: [model.body[7]], "IndexError: index 7 is out of range"),
+        (lambda model: [model.first, [], model.head], "item 1 of Recipe(stages=...) is empty"),
     ],
 )
 def test_bad_lists(listed: Callable[[Any], list[Any]], said: str) -> None:
@@ -169,7 +259,7 @@ def test_what_functions_use_is_seen() -> None:
 
 
 def test_a_parameter_that_nobody_uses() -> None:
-    with pytest.raises(BadInput, match="no stage uses the parameter parameter/spare"):
+    with pytest.raises(BadInput, match="no stage uses the parameter spare"):
         share_out([1], [{"parameter/a"}, {"parameter/b"}], ["parameter/a", "parameter/b", "parameter/spare"], [])
 
 
