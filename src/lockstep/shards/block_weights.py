@@ -50,8 +50,7 @@ class BlockWeights:
             self.flats[number] = flat
             self.slices[number] = flat[self._own(number)].clone()
         self._absent = [
-            torch.full((1,), math.nan, dtype=view.dtype, device=view.device).expand(view.shape)
-            for _, view in self._views
+            torch.full((), math.nan, dtype=view.dtype, device=view.device).expand(view.shape) for _, view in self._views
         ]
         self.drop()
 
