@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn, optim
@@ -160,6 +160,59 @@ class Chain(nn.Module):
         return last
 
 
+class Scores(NamedTuple):
+    """What no stage could send to the next one."""
+
+    scores: Tensor
+
+
+class Together(nn.Module):
+    """Layers that share more than what passes between them.
+
+    One BatchNorm that two of them call, a skip that is kept in an attribute, an output that cannot be sent; and what
+    its loss function reads: a plain value, a constant buffer, and a weight of one element that a layer uses too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linears = nn.ModuleList([nn.Linear(32, 24), *(nn.Linear(24, 24) for _ in range(3)), nn.Linear(24, 5)])
+        self.norm = nn.BatchNorm1d(4)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.balance: Tensor
+        self.register_buffer("balance", torch.linspace(0.5, 1.5, 5))
+        self.smoothing = 0.1
+
+    def normed(self, values: Tensor) -> Tensor:
+        inner: Tensor = self.norm(values.view(len(values), 4, -1))
+        return torch.relu(inner.flatten(1))
+
+    def keep(self, values: Tensor) -> Tensor:
+        self.kept: Tensor = self.linears[1](values)
+        scaled: Tensor = self.kept * self.scale
+        return scaled
+
+    def use(self, values: Tensor) -> Tensor:
+        return torch.tanh(values) + self.kept @ self.get_parameter("linears.3.weight").T
+
+    def listed(self) -> list[Any]:
+        first, last = self.linears[0], self.linears[4]
+        start = [nn.Flatten(), first]
+        return [start, self.normed, self.normed, self.keep, self.use, self.linears[2], self.linears[3], last, Scores]
+
+    def forward(self, values: Any) -> Any:
+        values = self.linears[0](values.flatten(1))
+        for layer in self.listed()[1:]:
+            values = layer(values)
+        return values
+
+
+def balanced(model: Any, batch: list[Tensor]) -> Tensor:
+    scores = model(batch[0]).scores
+    loss = F.cross_entropy(scores, batch[1], weight=model.balance, label_smoothing=model.smoothing)
+    total: Tensor = loss + 0.01 * model.scale.square()
+    return total
+
+
 class MinusNothing(torch.autograd.Function):
     """Zero, with a gradient of negative zeros."""
 
@@ -279,6 +332,7 @@ CASES = {
     "two dtypes": Case(model=mixed, loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]).float()),
     "whole tensors": Case(optimizer=partial(NormScaled, lr=0.01)),
     "chain": Case(model=Chain),
+    "together": Case(model=Together, layers=Together.listed, loss=balanced, clip=0.5),
     "woven": Case(model=Woven, layers=Woven.listed, optimizer=grouped, clip=0.05, loss=weighted, schedule=half_way),
     "cifar100": built_in("cifar100", lambda: cifar100.make_images(37, part=0)),
     "mlp": built_in("mlp", lambda: mlp.make_data(37, part=0)),

@@ -26,6 +26,7 @@ NAMES = [
     "in pieces",
     "now and then",
     "chain",
+    "together",
     "woven",
     "cifar100",
     "mlp",

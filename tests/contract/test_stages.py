@@ -26,6 +26,7 @@ NAMES = [
     "two dtypes",
     "whole tensors",
     "chain",
+    "together",
     "woven",
     "cifar100",
     "mlp",

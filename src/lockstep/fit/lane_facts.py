@@ -18,6 +18,8 @@ class LayerMemory:
     """Bytes that it keeps of a lane for backward."""
     passes: int
     """Bytes that it hands on."""
+    joined: bool = False
+    """Whether it cannot be cut from the layer before it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,7 +151,14 @@ def _layers(
         weights = sum(trained.get(name, 0) for name in facts.used)
         seconds = facts.forward + facts.backward
         layers.append(
-            LayerMemory(name=facts.name, seconds=seconds, weights=weights, keeps=facts.keeps, passes=facts.passes)
+            LayerMemory(
+                name=facts.name,
+                seconds=seconds,
+                weights=weights,
+                keeps=facts.keeps,
+                passes=facts.passes,
+                joined=bool(facts.joined),
+            )
         )
     return tuple(layers), ""
 

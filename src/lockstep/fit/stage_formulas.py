@@ -15,7 +15,7 @@ from lockstep.errors import BadInput
 from lockstep.fit.formulas import BUFFERS, GROUP, FitWay, Formula, largest_of, left_over, worker_base, worker_data
 from lockstep.fit.lane_facts import LaneFacts
 from lockstep.fit.need import Need
-from lockstep.stages.cuts import Cost, best_cut, check_layers, check_memory, stage_ranges
+from lockstep.stages.cuts import Cost, best_cut, check_layers, check_memory, pieces, stage_ranges
 from lockstep.stages.stage_memory import StageMemory
 
 
@@ -23,13 +23,16 @@ def chosen_cut(facts: LaneFacts, way: FitWay) -> list[int]:
     """Return where `--cut auto` would cut; refuse a model that cannot be cut so."""
     if facts.uncut:
         raise BadInput(facts.uncut)
-    check_layers(len(facts.layers), way.stages)
+    check_layers(pieces([Cost(0.0, joined=one.joined) for one in facts.layers]), way.stages)
     if way.cut is not None:
         return list(way.cut)
     folds = way.folds(lazy=facts.keeps_freed)
     share = facts.state / max(facts.weights, 1) / way.replicas
     memory = StageMemory(copies=1 + folds[0].total + share, order=way.order, lanes=way.own_lanes, limit=way.limit)
-    costs = [Cost(one.seconds or 1.0 + one.weights, memory.copies * one.weights, one.keeps) for one in facts.layers]
+    costs = [
+        Cost(one.seconds or 1.0 + one.weights, memory.copies * one.weights, one.keeps, one.joined)
+        for one in facts.layers
+    ]
     cut = best_cut(costs, way.stages, way.limit, memory.in_flight)
     if way.limit is not None:
         check_memory(costs, cut, way.stages, way.limit, memory.in_flight)

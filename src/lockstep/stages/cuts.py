@@ -23,6 +23,8 @@ class Cost(NamedTuple):
     """Its weights with gradients and optimizer state."""
     lane_bytes: float = 0.0
     """What it keeps of each lane for backward."""
+    joined: bool = False
+    """Whether it cannot be cut from the layer before it."""
 
 
 LanesHeld = Callable[[int, int], int]
@@ -68,12 +70,12 @@ def best_cut(
         fits = most_bytes is None or size(stage, first, last) <= most_bytes
         return seconds[last] - seconds[first] if fits else None
 
-    return _smallest_worst(len(costs), stages, time)
+    return _smallest_worst(costs, stages, time)
 
 
 def leanest_cut(costs: Sequence[Cost], stages: int, in_flight: LanesHeld = one_lane) -> list[int]:
     """Return the cut whose largest stage needs the least memory."""
-    cut = _smallest_worst(len(costs), stages, _sizes(costs, stages, in_flight))
+    cut = _smallest_worst(costs, stages, _sizes(costs, stages, in_flight))
     assert cut is not None  # there is no limit
     return cut
 
@@ -85,8 +87,11 @@ def _sizes(costs: Sequence[Cost], stages: int, in_flight: LanesHeld) -> Callable
     return lambda stage, first, last: held[last] - held[first] + in_flight(stages, stage) * (kept[last] - kept[first])
 
 
-def _smallest_worst(layers: int, stages: int, weigh: Callable[[int, int, int], float | None]) -> list[int] | None:
+def _smallest_worst(
+    costs: Sequence[Cost], stages: int, weigh: Callable[[int, int, int], float | None]
+) -> list[int] | None:
     """Return the cut whose worst stage is the best; `weigh` gives a stage's value, None if it may not be so."""
+    layers = len(costs)
     # reach[k][n]: the worst of k stages over the first n layers, and where the last of them starts
     reach: list[list[tuple[float, int] | None]] = [[None] * (layers + 1) for _ in range(stages + 1)]
     reach[0][0] = (0.0, 0)
@@ -95,7 +100,8 @@ def _smallest_worst(layers: int, stages: int, weigh: Callable[[int, int, int], f
             options = [
                 (max(before[0], value), first)
                 for first in range(count - 1, last)
-                if (before := reach[count - 1][first]) is not None
+                if not (first and costs[first].joined)
+                and (before := reach[count - 1][first]) is not None
                 and (value := weigh(count - 1, first, last)) is not None
             ]
             reach[count][last] = min(options, key=lambda option: (option[0], -option[1])) if options else None
@@ -130,7 +136,7 @@ def _enough_stages(costs: Sequence[Cost], stages: int, limit: int, in_flight: La
     """Return the fewest stages, more than these, of which none needs more; None if one layer alone does."""
     if max(cost.bytes + cost.lane_bytes for cost in costs) > limit:
         return None
-    counts = range(stages + 1, len(costs) + 1)
+    counts = range(stages + 1, pieces(costs) + 1)
     return next((count for count in counts if _least(costs, count, in_flight) <= limit), None)
 
 
@@ -138,12 +144,18 @@ def _least(costs: Sequence[Cost], stages: int, in_flight: LanesHeld) -> float:
     return max(stage_bytes(leanest_cut(costs, stages, in_flight), costs, in_flight))
 
 
-def check_layers(layers: int, stages: int) -> None:
-    """Refuse more stages than layers."""
+def pieces(costs: Sequence[Cost]) -> int:
+    """Return into how many parts layers can be cut."""
+    return 1 + sum(not cost.joined for cost in costs[1:])
+
+
+def check_layers(layers: int, stages: int, why: str = "") -> None:
+    """Refuse more stages than layers; `why` says what holds some of them together."""
     if stages > layers:
+        less = f"use --stages {layers} or fewer" if layers > 1 else "use ddp"
         raise BadInput(
-            f"{stages} stages need at least {stages} layers, and the model has {layers} that can be cut apart: use "
-            f"--stages {layers} or fewer, or name smaller layers in Recipe(stages=...)"
+            f"{stages} stages need at least {stages} layers, and the model has {layers} that can be cut apart: {less}, "
+            f"or name smaller layers in Recipe(stages=...){why and f'. Not cut apart: {why}'}"
         )
 
 

@@ -16,8 +16,9 @@ from lockstep.errors import BadInput
 from lockstep.lanes.rng import random_state, set_random_state
 from lockstep.stages.chain import Layer
 from lockstep.stages.cuts import Cost
-from lockstep.stages.usage import contained, watched
-from lockstep.stages.values import pack, summary
+from lockstep.stages.stage_model import CutModel
+from lockstep.stages.together import ChainWatch, join
+from lockstep.stages.usage import contained, tensors_in
 
 RUNS = 3
 """Lanes that are timed; the fastest counts, after one to warm up."""
@@ -41,25 +42,28 @@ class LayerFacts:
     """Bytes that it hands on."""
     keeps: int = 0
     """Bytes that it keeps of a lane for backward; what the layer before keeps anyway is not counted again."""
+    joined: str = ""
+    """Why it cannot be cut from the layer before it, see [Note: layers that stay together]; empty if it can."""
 
     def cost(self, copies: float) -> Cost:
         """Return what a cut weighs, if so many bytes are held for each byte of a weight."""
-        return Cost(self.forward + self.backward, copies * self.weights, self.keeps)
+        return Cost(self.forward + self.backward, copies * self.weights, self.keeps, joined=bool(self.joined))
 
 
 Around = Callable[[int, Callable[[], Any]], Any]
 """Calls a layer, given by its number, and returns what the next one gets."""
 
 
-class ChainRun(nn.Module):
+class ChainRun(CutModel):
     """The chain as a model, with something around each of its layers."""
 
-    def __init__(self, layers: Sequence[Layer], around: Around) -> None:
-        super().__init__()
+    def __init__(self, whole: nn.Module, layers: Sequence[Layer], around: Around) -> None:
+        super().__init__(whole)
         self._run = (tuple(layers), around)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """Run the chain."""
+        self.count_call()
         layers, around = self._run
         value = around(0, partial(layers[0].call, *arguments, **named))
         for number, layer in enumerate(layers[1:], 1):
@@ -73,17 +77,10 @@ def use_of_layers(
     """Return each layer's tensors: those of its modules, and what it is seen to use on an example."""
     facts = [LayerFacts(layer.name, set(used)) for layer, used in zip(layers, contained(model, layers), strict=True)]
     if example is not None:
-        passed: list[str] = []
-
-        def look(number: int, call: Callable[[], Any]) -> Any:
-            with watched(model) as used:
-                returned = _checked(facts, number, call, passed)
-            facts[number].used |= used
-            passed[:] = [summary(pack(returned, f"the layer {facts[number].name}")[0])]
-            return returned
-
-        with untouched(model), torch.no_grad():
-            example(ChainRun(layers, look))
+        strays = _watch(model, layers, facts, example)
+        if strays:  # a tensor that is made only once, and kept for all lanes, is none
+            for (first, last), why in _watch(model, layers, facts, example).items():
+                join(facts, first, last, why)
     parameters = {f"parameter/{name}": parameter for name, parameter in model.named_parameters()}
     for one in facts:
         own = [parameters[name] for name in one.used if name in parameters]
@@ -92,7 +89,26 @@ def use_of_layers(
     return facts
 
 
-def _checked(facts: Sequence[LayerFacts], number: int, call: Callable[[], Any], passed: Sequence[str]) -> Any:
+def _watch(
+    model: nn.Module, layers: Sequence[Layer], facts: Sequence[LayerFacts], example: Callable[[nn.Module], object]
+) -> dict[tuple[int, int], str]:
+    """Run the chain; note what the layers use, and return where a tensor goes a way of its own."""
+    watch = ChainWatch(model, facts)
+
+    def look(number: int, call: Callable[[], Any]) -> Any:
+        watch.begin(number)
+        returned = _checked(facts, number, call, watch.passed)
+        watch.end(returned)
+        return returned
+
+    with untouched(model), torch.no_grad():
+        with watch.watching():
+            ChainRun(model, layers, look).give_to(example)
+        watch.finish()
+    return watch.strays
+
+
+def _checked(facts: Sequence[LayerFacts], number: int, call: Callable[[], Any], passed: str) -> Any:
     """Call a layer; if it fails, name it and the one whose result it got."""
     try:
         return call()
@@ -100,7 +116,7 @@ def _checked(facts: Sequence[LayerFacts], number: int, call: Callable[[], Any], 
         if not passed:
             raise
         raise BadInput(
-            f"the layer {facts[number].name} cannot take what {facts[number - 1].name} passes to it ({passed[0]}): "
+            f"the layer {facts[number].name} cannot take what {facts[number - 1].name} passes to it ({passed}): "
             f"{type(error).__name__}: {error}"
         ) from error
 
@@ -122,7 +138,7 @@ def measure_layers(
     try:
         with untouched(model):
             for run in range(runs + 1):
-                times = _timed(layers, facts, example, held)
+                times = _timed(model, layers, facts, example, held)
                 for one, (forward, backward) in zip(facts, times, strict=True):
                     if run == 1 or (run > 1 and forward + backward < one.forward + one.backward):
                         one.forward, one.backward = forward, backward
@@ -161,6 +177,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _timed(
+    model: nn.Module,
     layers: Sequence[Layer],
     facts: Sequence[LayerFacts],
     example: Callable[[nn.Module], Tensor],
@@ -179,7 +196,7 @@ def _timed(
         with saved.watch():
             returned = call()
         forward.append(time.perf_counter() - began)
-        _, tensors = pack(returned, f"the layer {facts[number].name}")
+        tensors = list({id(one): one for one in tensors_in(returned)}.values())
         facts[number].keeps = saved.without(kept_before)
         facts[number].passes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         outputs.append([one for one in tensors if one.requires_grad])
@@ -187,6 +204,11 @@ def _timed(
         kept_before.clear()
         if number == len(layers) - 1:
             kept_before.update(_storage(one) for one in tensors if id(one) in kept)
+            return returned
+        if facts[number + 1].joined:  # its backward is part of the next layer's
+            kept_before.update(_storage(one) for one in tensors if id(one) in kept)
+            outputs[-1] = []
+            inputs.append([])
             return returned
         leaves = {id(one): one.detach().requires_grad_() for one in outputs[-1]}
         inputs.append(list(leaves.values()))
@@ -196,7 +218,7 @@ def _timed(
 
     by_loss = _Saved(held)
     with by_loss.watch():
-        total = example(ChainRun(layers, apart))
+        total = ChainRun(model, layers, apart).give_to(example)
     facts[-1].keeps += by_loss.without(kept_before)
     backward = [0.0] * len(layers)
     began = time.perf_counter()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -110,17 +110,36 @@ class CutModel(nn.Module):
             raise BadInput(CALLED_ONCE.format(f"{self._now.count} times"))
         return result
 
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of the plain model's layers."""
+        self._whole.train(mode)
+        object.__setattr__(self, "training", mode)
+        return self
+
     def count_call(self) -> None:
         """Note a call; refuse a second one."""
         self._now.count += 1
         if self._now.count > 1:
             raise BadInput(CALLED_ONCE.format("more than once"))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep what a loss function sets where the layers look for it."""
+        whole = self.__dict__.get("_whole")
+        if whole is None or name.startswith("_") or name == "training":
+            super().__setattr__(name, value)
+        else:
+            setattr(whole, name, value)
+
     def __getattr__(self, name: str) -> Any:
         whole = self.__dict__.get("_whole")
         if whole is None:
             return super().__getattr__(name)
         value = getattr(whole, name)
+        if isinstance(value, Tensor) and value.is_meta:
+            raise BadInput(
+                f"with stages, {name} is on the stage that uses it, and a function of model and batch reads model."
+                f"{name} where it is not: put that into the model's forward, or use ddp"
+            )
         if isinstance(value, nn.Module) or (inspect.ismethod(value) and isinstance(value.__self__, nn.Module)):
             raise BadInput(
                 f"with stages, loss(model, batch) can only call model(...), and it uses model.{name}: put that into "

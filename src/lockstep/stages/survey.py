@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from lockstep.byte_sizes import write_bytes
+from lockstep.errors import BadInput
 from lockstep.stages.actions import bubble, uneven_bubble
 from lockstep.stages.chain import Declared, Example, Layer, find_layers
 from lockstep.stages.cuts import (
@@ -17,6 +18,7 @@ from lockstep.stages.cuts import (
     best_cut,
     check_layers,
     check_memory,
+    pieces,
     read_cut,
     slowest,
     stage_bytes,
@@ -24,6 +26,7 @@ from lockstep.stages.cuts import (
 )
 from lockstep.stages.layer_costs import RUNS, LayerFacts, measure_layers, untouched, use_of_layers
 from lockstep.stages.ownership import Ownership, share_out
+from lockstep.stages.same_result import check_same_result
 from lockstep.stages.stage_memory import UNLIMITED, StageMemory
 
 
@@ -52,7 +55,12 @@ class Survey:
         with untouched(model):  # a chain is found by running a lane, which BatchNorm would remember
             layers = find_layers(model, declared, example)
         check_layers(len(layers), stages)
-        return cls(model, layers, use_of_layers(model, layers, example), example, memory)
+        survey = cls(model, layers, use_of_layers(model, layers, example), example, memory)
+        why = next((one.joined for one in survey.facts if one.joined), "")
+        check_layers(pieces(survey.costs()), stages, why)
+        if example is not None:
+            check_same_result(model, layers, example)
+        return survey
 
     @property
     def names(self) -> list[str]:
@@ -86,6 +94,9 @@ class Survey:
         costs, limit = self.costs(), self.memory.limit
         if asked != AUTO:
             cut: list[int] | None = read_cut(asked, self.names, stages)
+            for one in (self.facts[layer] for layer in cut or ()):
+                if one.joined:
+                    raise BadInput(f"--cut {asked}: {one.name} cannot be cut from the layer before it: {one.joined}")
         else:
             cut = best_cut(costs, stages, limit, self.memory.in_flight)
         if limit is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,20 +12,23 @@ from torch.overrides import TorchFunctionMode
 from lockstep.stages.chain import Layer
 
 
-class _Watch(TorchFunctionMode):
-    """Notes which of some tensors torch's functions get; reading a shape or a dtype is no use."""
+class Watch(TorchFunctionMode):
+    """Calls functions with the tensors that torch's functions get and return; reading a shape or a dtype is no use."""
 
-    def __init__(self, names: dict[int, str], note: Callable[[str], None]) -> None:
-        self._names, self._note = names, note
+    def __init__(self, got: Callable[[Tensor], None], returned: Callable[[Tensor], None] | None = None) -> None:
+        self._got, self._returned = got, returned
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if getattr(func, "__name__", "") != "__get__":
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") != "__get__" or isinstance(result, Tensor):  # weight.T is a use of a weight
             for one in tensors_in((args, kwargs or {})):
-                if id(one) in self._names:
-                    self._note(self._names[id(one)])
-        return func(*args, **(kwargs or {}))
+                self._got(one)
+        if self._returned is not None:
+            for one in tensors_in(result):
+                self._returned(one)
+        return result
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -62,12 +65,10 @@ def contained(model: nn.Module, layers: Sequence[Layer]) -> list[set[str]]:
 
 def watching(model: nn.Module, note: Callable[[str], None]) -> AbstractContextManager[Any]:
     """Call a function with the name of each parameter and buffer that is used inside, every time that it is."""
-    return _Watch(state_names(model), note)
+    names = state_names(model)
 
+    def got(tensor: Tensor) -> None:
+        if id(tensor) in names:
+            note(names[id(tensor)])
 
-@contextmanager
-def watched(model: nn.Module) -> Iterator[set[str]]:
-    """Collect the names of the parameters and buffers that are used inside."""
-    used: set[str] = set()
-    with watching(model, used.add):
-        yield used
+    return Watch(got)

@@ -6,6 +6,7 @@ that occurs twice arrives as one. Nothing is pickled.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -66,6 +67,14 @@ class PassedValue(msgspec.Struct, frozen=True, array_like=True):
     tensors: tuple[TensorForm, ...]
 
 
+_SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "list": list, "Size": torch.Size}
+
+
+def _encodable(value: float | str) -> bool:
+    """Say whether a number or a text can be sent: not an integer of more than 64 bits."""
+    return not isinstance(value, int) or -(1 << 63) <= value < 1 << 64
+
+
 def pack(value: Any, where: str) -> tuple[PassedValue, list[Tensor]]:
     """Describe a value, and return its tensors; `where` says in messages what passes it."""
     tensors: list[Tensor] = []
@@ -79,16 +88,23 @@ def pack(value: Any, where: str) -> tuple[PassedValue, list[Tensor]]:
                 numbers[id(one)] = len(tensors)
                 tensors.append(one)
             return ValueNode("tensor", numbers[id(one)])
-        if one is None or isinstance(one, bool | int | float | str):
+        if one is None or (isinstance(one, bool | int | float | str) and _encodable(one)):
             return ValueNode("value", one)
-        if type(one) in (tuple, list):
+        if type(one) in (tuple, list, torch.Size):
             return ValueNode(type(one).__name__, [node(each) for each in one])
-        if type(one) is dict and all(isinstance(key, str) for key in one):
-            return ValueNode("dict", [[key, node(each)] for key, each in one.items()])
+        if type(one) is dict:
+            return ValueNode("dict", [[key_of(key), node(each)] for key, each in one.items()])
         raise BadInput(
             f"{where} passes a {type(one).__name__} to the next stage, which cannot be sent: pass tensors, or tuples, "
             "lists and dicts of them"
         )
+
+    def key_of(key: Any) -> str:
+        if not isinstance(key, str):
+            raise BadInput(
+                f"{where} passes a dict to the next stage, which cannot be sent: its key {key!r:.60} is no text"
+            )
+        return key
 
     tree = node(value)
     return PassedValue(tree, tuple(form_of(tensor) for tensor in tensors)), tensors
@@ -105,7 +121,7 @@ def unpack(packed: PassedValue, tensors: list[Tensor]) -> Any:
             return content
         if kind == "dict":
             return {key: value(each) for key, each in content}
-        return (tuple if kind == "tuple" else list)(value(each) for each in content)
+        return _SEQUENCES[kind](value(each) for each in content)
 
     return value(packed.tree)
 

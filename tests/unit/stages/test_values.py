@@ -65,12 +65,25 @@ def test_values_in_values() -> None:
     assert torch.equal(came["b"][1], torch.zeros(1))
 
 
+def test_a_shape_stays_a_shape() -> None:
+    came = passed((torch.ones(1), torch.ones(2, 3).shape))
+    assert came[1] == torch.Size([2, 3])
+    assert type(came[1]) is torch.Size
+
+
+def test_why_a_dict_cannot_be_sent() -> None:
+    with pytest.raises(BadInput, match="its key 1 is no text"):
+        pack({1: torch.ones(1)}, "the layer body")
+
+
 def test_what_is_trained_is_told() -> None:
     packed, _ = pack((torch.ones(1, requires_grad=True), torch.ones(1)), "a layer")
     assert [form.trained for form in packed.tensors] == [True, False]
 
 
-@pytest.mark.parametrize("value", [OrderedDict(a=torch.ones(1)), {1: torch.ones(1)}, object(), {torch.ones(1)}])
+@pytest.mark.parametrize(
+    "value", [OrderedDict(a=torch.ones(1)), {1: torch.ones(1)}, object(), {torch.ones(1)}, 1 << 70]
+)
 def test_what_cannot_be_sent(value: Any) -> None:
     with pytest.raises(BadInput, match=r"the layer body passes a \w+ to the next stage, which cannot be sent"):
         pack(value, "the layer body")

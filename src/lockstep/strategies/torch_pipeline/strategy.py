@@ -102,7 +102,7 @@ class TorchPipeline(CutStrategy):
             return value
 
         with untouched(survey.model):
-            survey.example(ChainRun(survey.layers, keep))
+            survey.example(ChainRun(survey.model, survey.layers, keep))
         stage = self.mesh.stage
         self._form = form_of_lane(make())
         own = passed[ends[stage]]
