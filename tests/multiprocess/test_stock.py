@@ -17,10 +17,12 @@ import sys
 from dataclasses import replace
 sys.path.insert(0, {folder!r})
 import tied
+import torch
 
 def recipe():
-    listed = lambda model: [model.embed, model.mix, lambda values: values.transpose(1, 2), model.norm,
-                            lambda values: values.transpose(1, 2), model.head]
+    listed = lambda model: [model.embed, lambda values: model.past @ values, model.mix,
+                            lambda values: values.transpose(1, 2), model.norm,
+                            lambda values: torch.tanh(values.transpose(1, 2)), model.head]
     return replace(tied.recipe(), stages=listed)
 """
 REFUSED = {
