@@ -31,6 +31,10 @@ class BadInput(LockstepError):
     exit_code = 2
 
 
+class BadRecipe(BadInput):
+    """The recipe cannot be loaded, whichever way it is to be trained."""
+
+
 class RunFailed(LockstepError):
     """A run started and did not finish; the text names the rank, host, step and first traceback."""
 

@@ -179,6 +179,19 @@ def test_refused(arguments: list[str], words: str, cli: CommandLine) -> None:
     assert words in done.err
 
 
+@pytest.mark.parametrize(("text", "words"), [(None, "does not exist"), ("x = 1\n", "my.py` writes one from a script")])
+def test_a_recipe_that_cannot_be_loaded_is_refused_at_once(
+    text: str | None, words: str, cli: CommandLine, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "my.py").write_text(text)
+    done = cli("compare", "my.py", "--strategies", "single,dp,ddp", "--out", "out")
+    assert done.code == 2, done.text
+    assert words in done.err
+    assert done.err.count("repeat 1 of 3") == 1, "no other way would get further"
+    assert not (tmp_path / "out").exists()
+
+
 def test_doctor(cli: CommandLine) -> None:
     done = cli("doctor", "--json")
     decision = json.loads(done.out)

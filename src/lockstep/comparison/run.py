@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lockstep.comparison.display import Display
 from lockstep.comparison.plan import fits, turns
-from lockstep.errors import BadInput, LockstepError
+from lockstep.errors import BadInput, BadRecipe, LockstepError
 from lockstep.launch.start import start_run
 from lockstep.report.collect import FinishedRun, read_finished, read_run
 from lockstep.report.compare import Measured
@@ -50,7 +50,8 @@ def run_all(plan: ComparisonPlan, out: Path, display: Display) -> Ran:
     """Run what the plan still lacks.
 
     A way that fails becomes a row that says why, and the rest goes on; if every way was refused, what was asked is
-    at fault, and that is raised instead. Ctrl-C and SIGTERM end the run in progress, and what is done is returned.
+    at fault, and that is raised instead; a recipe that cannot be loaded is raised at once. Ctrl-C and SIGTERM end the
+    run in progress, and what is done is returned.
     """
     every = {way.name: WayProgress(way) for way in plan.ways}
     began = time.monotonic()
@@ -68,6 +69,10 @@ def run_all(plan: ComparisonPlan, out: Path, display: Display) -> Ran:
                 _run(every[way.name], repeat, out / way.folder(repeat), display)
         except (KeyboardInterrupt, SystemExit):
             ran.interrupted, ran.stopped = True, "interrupted"
+        except BadRecipe:
+            if not any(one.runs for one in every.values()):
+                shutil.rmtree(out)  # nothing ran, so nothing is in it
+            raise
     refused = [one.refused for one in every.values() if one.refused is not None]
     if len(refused) == len(every) and not any(one.runs for one in every.values()):
         shutil.rmtree(out)  # nothing ran, so nothing is in it
@@ -81,6 +86,8 @@ def _run(progress: WayProgress, repeat: int, folder: Path, display: Display) -> 
     try:
         spec = replace(progress.way.spec, most_weights=MOST_WEIGHTS if repeat == 1 else 0)
         run = read_finished(start_run(spec, folder))
+    except BadRecipe:
+        raise  # no other way would get further
     except LockstepError as error:
         why = reason(str(error), folder)
         progress.why_not = f"repeat {repeat}: {why}" if repeat > 1 else why

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep import process_wide
-from lockstep.errors import BadInput, Interrupted, RunFailed
+from lockstep.errors import BadInput, BadRecipe, Interrupted, RunFailed
 from lockstep.launch import find
 from lockstep.launch.base import Job
 from lockstep.launch.interruption import interruption
@@ -123,10 +123,10 @@ def _preflight_in_server(spec: RunSpec, out: Path) -> None:
     start_forked(checker)
     writer.close()
     try:
-        refusal: str | None = reader.recv()
+        refusal: BadInput | None = reader.recv()
     except EOFError:
         checker.join()
-        refusal = (
+        refusal = BadRecipe(
             f"the recipe {spec.recipe} ended the process that loaded it (exit code {checker.exitcode}): "
             "run it with Python alone to find the cause"
         )
@@ -138,7 +138,7 @@ def _preflight_in_server(spec: RunSpec, out: Path) -> None:
         checker.join()
         checker.close()
     if refusal is not None:
-        raise BadInput(refusal)
+        raise refusal
 
 
 def _check(spec: RunSpec, out: Path, writer: Connection, server: int | None) -> None:
@@ -152,7 +152,7 @@ def _check(spec: RunSpec, out: Path, writer: Connection, server: int | None) -> 
     try:
         preflight(spec, out)
     except BadInput as error:
-        writer.send(str(error))
+        writer.send(error.__class__(str(error)))
     else:
         writer.send(None)
     drop_empty_compiler_cache()

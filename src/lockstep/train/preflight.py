@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from lockstep.data.source import open_source
-from lockstep.errors import BadInput
+from lockstep.errors import BadInput, BadRecipe
 from lockstep.registry import PEERS, PeerDescription, StrategyDescription, describe
 from lockstep.registry.base import import_object
 from lockstep.registry.peers import PREPARED
@@ -45,7 +45,10 @@ def preflight(spec: RunSpec, out: Path) -> None:
     if spec.tensorboard:
         check_tensorboard()
     check_settings_of_stages(spec)
-    recipe = spec.load()
+    try:
+        recipe = spec.load()
+    except BadInput as error:
+        raise BadRecipe(str(error)) from error
     check_evaluation_options(spec, recipe)
     data = recipe.dataset()
     plan = spec.plan(recipe, data)
