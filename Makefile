@@ -77,7 +77,7 @@ test: $(if $(TORCH)$(CHECKED),$(VENV)/dev,check)
 # The suites that know of devices, on accelerators that are none, see tests/pretend. The first time they are built, in a minute.
 PRETEND_TESTS := tests/pretend tests/contract/test_bits.py tests/contract/test_checkpoints.py tests/contract/test_stages.py \
   tests/contract/test_sharded.py tests/contract/test_stock.py tests/multiprocess/test_sync_batchnorm.py \
-  tests/multiprocess/test_selftest.py
+  tests/multiprocess/test_ddp.py tests/multiprocess/test_selftest.py
 test-pretend: $(VENV)/dev
 	PYTHONPATH=$$($(BIN)/python -m tests.pretend.build) LOCKSTEP_TEST_DEVICE=pretend $(PYTEST) $(or $(TESTS),$(PRETEND_TESTS)) $(ARGS)
 

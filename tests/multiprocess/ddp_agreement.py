@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from lockstep.errors import BadInput
 from lockstep.nn import DistributedDataParallel as OurDDP
+from tests.devices import own_device
 from tests.multiprocess.ddp_models import Net, backward, batch, gradient_of, hooks, numbers, train
 
 
@@ -51,11 +52,11 @@ def change(net: Any, how: str) -> None:
     elif how == "unfrozen":
         net.last.bias.requires_grad_(True)
     elif how == "added":
-        net.extra = nn.Linear(3, 3)
+        net.extra = nn.Linear(3, 3, device=own_device())
     elif how == "reshaped":
-        net.spare.bias.data = torch.zeros(4)
+        net.spare.bias.data = torch.zeros(4, device=own_device())
     elif how == "replaced":
-        net.again.weight = nn.Parameter(torch.zeros(200, 200))
+        net.again.weight = nn.Parameter(torch.zeros(200, 200, device=own_device()))
     elif how == "dtype":
         net.double()
 
@@ -73,7 +74,7 @@ def different_models(rank: int, size: int, how: str) -> None:
     odd = rank == size - 1
     options: dict[str, Any] = {}
     if odd and how == "shape":
-        net.last = nn.Linear(200, 4)
+        net.last = nn.Linear(200, 4, device=own_device())
     elif odd and how == "dtype":
         net.middle.double()
     elif odd and how == "name":

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lockstep.nn import DistributedDataParallel as OurDDP
+from tests.devices import own_device
 from tests.multiprocess.ddp_models import WIDTH, Net, Numbers, backward, batch, both, gradient_of, numbers, train
 
 
@@ -24,6 +25,7 @@ class Mixed(nn.Module):
         self.turn = nn.Parameter(torch.randn(5, dtype=torch.complex64))
         self.conv = nn.Conv2d(3, 4, 3)
         self.conv.weight.data = self.conv.weight.data.contiguous(memory_format=torch.channels_last)
+        self.to(own_device())
 
     def forward(self, x: Tensor) -> Tensor:
         """Use each."""
@@ -63,6 +65,7 @@ class Checkpointed(nn.Module):
         self.reentrant, self.times = reentrant, times
         self.first = nn.Linear(WIDTH, WIDTH)
         self.layer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        self.to(own_device())
 
     def forward(self, x: Tensor) -> Tensor:
         """Run it."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from lockstep.nn import DistributedDataParallel as OurDDP
-from tests.devices import own_device
+from tests.devices import ON_CPU, own_device
 
 Numbers = list[float]
 WIDTH = 12
@@ -72,6 +72,12 @@ def both(run: Callable[[type[Any]], Any]) -> tuple[Any, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own deprecations
         return run(TorchDDP), run(OurDDP)
+
+
+def read_flags(model: nn.Module, rank: int) -> None:
+    """Have the flags of the last backward read; on devices the next forward does that, as the host must not wait."""
+    if not ON_CPU:
+        model(batch(rank, 99))
 
 
 def train(model: nn.Module, rank: int, *, steps: int = 4, set_to_none: bool = True, **extra: Any) -> None:

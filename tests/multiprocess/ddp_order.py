@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.nn import DistributedDataParallel as OurDDP
-from tests.multiprocess.ddp_models import WIDTH, Numbers, backward, batch, both, hooks, numbers
+from tests.devices import own_device
+from tests.multiprocess.ddp_models import WIDTH, Numbers, backward, batch, both, hooks, numbers, read_flags
 
 CAP = 0.002
 """MiB of a bucket: about three layers."""
@@ -21,6 +22,7 @@ class Chain(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(6))
+        self.to(own_device())
 
     def forward(self, x: Tensor, order: tuple[int, ...] = (0, 1, 2, 3, 4, 5)) -> Tensor:
         """Run some layers in some order."""
@@ -101,6 +103,7 @@ def a_part_by_mistake(rank: int, size: int) -> None:
     for step in range(2):
         _ordinary(model, optimizer, rank, step)
     backward(model(batch(rank, 50), (1,) if rank == size - 1 else (0, 1, 2, 3, 4, 5)).square().mean())
+    read_flags(model, rank)
 
 
 def twice(rank: int, size: int) -> None:

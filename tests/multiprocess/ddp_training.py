@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from lockstep.nn import DistributedDataParallel as OurDDP
 from lockstep.nn import SyncBatchNorm
@@ -21,6 +21,7 @@ from tests.multiprocess.ddp_models import (
     both,
     gradient_of,
     numbers,
+    read_flags,
     train,
 )
 
@@ -80,6 +81,7 @@ def unused(rank: int, size: int, everywhere: bool) -> None:
     model.zero_grad()
     left_out = everywhere or rank == size - 1
     backward(model(batch(rank, 1), spare=False if left_out else None).square().mean())
+    read_flags(model, rank)
 
 
 def unused_allowed(rank: int, size: int) -> tuple[Numbers, Numbers]:
@@ -177,12 +179,14 @@ def patterns(rank: int, size: int) -> tuple[Numbers, Numbers]:
     return both(run)
 
 
-def after_an_error(rank: int, size: int) -> tuple[Numbers, Numbers]:
-    """Let every rank's backward fail half-way, and go on."""
+def after_an_error(rank: int, size: int, cap: float | None, accumulate: bool) -> tuple[Numbers, Numbers]:
+    """Let every rank's backward fail half-way, and go on, with a backward that is not reduced or one that is."""
 
     def run(ddp: type[Any]) -> Numbers:
-        model = ddp(Net())
+        options = {"bucket_cap_mb": cap} if ddp is OurDDP else {}
+        model = ddp(Net(), broadcast_buffers=False, **options)  # else the next forward would wait for a collective
         if ddp is OurDDP:
+            before = copy.deepcopy(model.state_dict())
 
             def fail(gradient: Tensor) -> None:
                 raise ZeroDivisionError
@@ -193,7 +197,11 @@ def after_an_error(rank: int, size: int) -> tuple[Numbers, Numbers]:
                 backward(model(x).square().mean())
             handle.remove()
             model.zero_grad()
-            model.load_state_dict(TorchDDP(Net()).state_dict())
+            if accumulate:
+                with model.no_sync():
+                    backward(model(batch(rank, 1)).square().mean())
+                model.zero_grad()
+            model.load_state_dict(before)
         train(model, rank, steps=2)
         return numbers(model)
 

@@ -67,6 +67,26 @@ def test_a_network_computes_what_the_cpu_computes(threads: Callable[[int], None]
     assert all(torch.equal(*pair) for other in results[1:] for pair in zip(results[0], other, strict=True))
 
 
+def test_running_statistics_are_those_of_the_cpu() -> None:
+    """An operator's schema does not say that it changes them."""
+    values, found = torch.randn(4, 3, 2), []
+    for place in ("cpu", "pretend:1"):
+        layer = nn.BatchNorm1d(3).to(place)
+        layer(values.to(place))
+        found.append([buffer.cpu() for buffer in layer.buffers()])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert bool(found[0][0].any())
+
+
+def test_complex_numbers() -> None:
+    plain = torch.randn(4, dtype=torch.complex64)
+    there = plain.to("pretend:0")
+    assert torch.equal(there.conj().cpu(), plain.conj())
+    assert torch.equal(there.conj().imag.cpu(), plain.conj().imag)
+    torch.view_as_real(there).mul_(2)
+    assert torch.equal(there.cpu(), plain * 2)
+
+
 def test_memory_is_counted_and_runs_out() -> None:
     before = torch.accelerator.memory_allocated(3)
     with torch.device("pretend:3"):
@@ -159,6 +179,20 @@ def unwaited(rank: int, size: int) -> str:
     work.wait()
     assert float(value.sum()) == 4.0 * size
     return str(caught.value)
+
+
+def dropped(rank: int, size: int) -> bool:
+    """Drop a tensor with the collective that uses it; return whether another one got its memory."""
+    value = torch.ones(1 << 10, device=f"pretend:{rank}")
+    place = value.data_ptr()
+    dist.all_reduce(value, async_op=True)
+    del value
+    return torch.ones(1 << 10, device=f"pretend:{rank}").data_ptr() == place
+
+
+def test_the_memory_of_a_collective_that_nobody_waited_for_is_safe() -> None:
+    with Ranks(2, "pccl") as ranks:
+        assert ranks.run(dropped) == [True, True]
 
 
 def test_a_collective_that_nobody_waited_for_is_a_race() -> None:

@@ -77,9 +77,7 @@ class Reducer:
 
     def arm(self) -> None:
         """Let the next backward reduce its gradients; a backward that failed half-way is forgotten."""
-        if self._mode[0] == BEGUN:
-            self._reduction.forget()
-            self._reset()
+        self._forget()
         self._end_requested = False
         if not self._after_backward:
             self._began_without_gradients = self._hooks.no_gradients_yet()
@@ -88,8 +86,14 @@ class Reducer:
         self._mode[0] = ARMED
 
     def disarm(self) -> None:
-        """Let the next backward only accumulate its gradients."""
+        """Let the next backward only accumulate its gradients; a backward that failed half-way is forgotten."""
+        self._forget()
         self._mode[0] = IDLE
+
+    def _forget(self) -> None:
+        self._reduction.forget()
+        if self._mode[0] == BEGUN:
+            self._reset()
 
     def detach(self) -> None:
         """Remove the hooks."""
@@ -218,7 +222,6 @@ class Reducer:
             if version(buffer.flat) != sent or buffer.replaced():
                 names = [self._specs[slot.index].name for slot in bucket.slots]
                 self._use_all_hooks()
-                self._reduction.forget()
                 raise BadInput(_TWICE.format(f"a parameter between {names[-1]} and {names[0]}"))
 
     def _choose_hooks(self) -> None:

@@ -39,7 +39,8 @@ class Reduction(ABC):
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.size = group, group.size()
-        self._works: list[Any] = []
+        self._works: list[tuple[Any, ...]] = []
+        """What has begun, each with the tensors that `finish` needs."""
 
     @abstractmethod
     def begin(self, flat: Tensor) -> None:
@@ -50,8 +51,10 @@ class Reduction(ABC):
         """Wait until all tensors hold the mean; raise the error of one that failed."""
 
     def forget(self) -> None:
-        """Drop the operations of a backward that failed half-way."""
-        self._works.clear()
+        """Wait for what a backward began that failed half-way: it still uses the tensors that the next one fills."""
+        works, self._works = self._works, []
+        for work, *_ in works:
+            work.wait()
 
 
 class AllReduce(Reduction):
@@ -64,12 +67,12 @@ class AllReduce(Reduction):
 
     def begin(self, flat: Tensor) -> None:
         """Start the all_reduce in the background."""
-        self._works.append(dist.all_reduce(flat, op=self._op, group=self.group, async_op=True))
+        self._works.append((dist.all_reduce(flat, op=self._op, group=self.group, async_op=True),))
 
     def finish(self) -> None:
         """Wait for each all_reduce, in order."""
         works, self._works = self._works, []
-        for work in works:
+        for (work,) in works:
             work.wait()
 
 

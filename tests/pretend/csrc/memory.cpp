@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -38,7 +39,7 @@ struct Use {
 struct Block {
   size_t bytes = 0, asked = 0;
   StreamKey home;  // the stream that it was allocated on
-  bool recorded = false;
+  std::set<StreamKey> recorded;  // these may still use it when it is given back
   bool written = false;
   Use last_write{};
   std::vector<Use> reads;
@@ -214,10 +215,11 @@ void give_back(void* pointer) {
   add(here.stats.active, -1);
   add(here.stats.active_bytes, -int64_t(block.bytes));
   add(here.stats.requested_bytes, -int64_t(block.asked));
-  if (block.recorded) {  // a real allocator now waits for the other streams before it gives the block away again
-    block.reads.clear();
-    block.written = block.recorded = false;
-  }
+  // A real allocator waits for the recorded streams before it gives the block away again.
+  auto waited_for = [&](const Use& use) { return block.recorded.count(use.stream) > 0; };
+  block.reads.erase(std::remove_if(block.reads.begin(), block.reads.end(), waited_for), block.reads.end());
+  block.written = block.written && !waited_for(block.last_write);
+  block.recorded.clear();
   here.unused[{block.home, block.bytes}].emplace_back(reinterpret_cast<uintptr_t>(pointer), block);
 }
 
@@ -314,9 +316,9 @@ void clear_unused(c10::DeviceIndex device) {
   here.unused.clear();
 }
 
-void record_stream(const void* pointer, c10::Stream) {
+void record_stream(const void* pointer, c10::Stream stream) {
   std::lock_guard<std::recursive_mutex> held(lock());
-  if (auto* block = block_of(pointer)) block->recorded = true;
+  if (auto* block = block_of(pointer)) block->recorded.insert(key_of(stream));
 }
 
 void note_read(const void* pointer) {

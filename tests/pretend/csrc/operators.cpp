@@ -12,6 +12,9 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
 #include <ATen/ops/set_cpu_dispatch.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_cpu_dispatch.h>
 #include <ATen/ops/_reshape_alias_cpu_dispatch.h>
 #include <torch/library.h>
@@ -59,7 +62,10 @@ Tensor seen(const Tensor& tensor) {
   if (!ours(tensor)) return tensor;
   auto options = tensor.options().device(c10::kCPU);
   if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
-  return at::from_blob(host_view(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(), options);
+  Tensor same = at::from_blob(host_view(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(), options);
+  same._set_conj(tensor.is_conj());
+  same._set_neg(tensor.is_neg());
+  return same;
 }
 
 void note(const Tensor& tensor, bool written) {
@@ -170,8 +176,20 @@ Tensor view(const Tensor& self, c10::SymIntArrayRef size) { return at::cpu::view
 Tensor reshape_alias(const Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {
   return at::cpu::_reshape_alias(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
 }
+Tensor view_as_real(const Tensor& self) { return at::native::view_as_real(self); }
+Tensor view_as_complex(const Tensor& self) { return at::native::view_as_complex(self); }
+Tensor unfold(const Tensor& self, int64_t dimension, int64_t size, int64_t step) {
+  return at::native::unfold(self, dimension, size, step);
+}
 
 // -- what the CPU computes in the device's place
+
+// A view that the CPU makes is one of a copy: what is written to it is lost.
+bool makes_views(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns())
+    if (result.alias_info() && !result.alias_info()->isWrite()) return true;
+  return false;
+}
 
 // These make a real device's host wait: the shape, or the answer, depends on the numbers.
 bool waits(std::string_view name) {
@@ -230,6 +248,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string full = schema.overload_name().empty() ? name : name + "." + schema.overload_name();
   TORCH_CHECK_NOT_IMPLEMENTED(name.rfind("aten::", 0) == 0 || name.rfind("_c10d_functional", 0) == 0,
                               "Could not run '", full, "' with arguments from the 'pretend' backend.");
+  TORCH_CHECK_NOT_IMPLEMENTED(!makes_views(schema), "pretend: '", full, "' makes a view, which the CPU cannot do in its place");
   note_use();
   auto arguments = torch::jit::last(*stack, schema.arguments().size());
   size_t first = stack->size() - arguments.size();
@@ -307,6 +326,27 @@ std::tuple<Tensor, Tensor> dropout(const Tensor& input, double probability, std:
   return {values.mul(kept).mul_(scale).to(input.device()), kept.to(at::kBool).to(input.device())};
 }
 
+// Its schema does not say that it writes the running statistics, so a fallback would leave them as they are.
+std::tuple<Tensor, Tensor, Tensor> batch_norm(const Tensor& input, const std::optional<Tensor>& weight,
+                                              const std::optional<Tensor>& bias, const std::optional<Tensor>& mean,
+                                              const std::optional<Tensor>& variance, bool training, double momentum, double eps) {
+  Args args;
+  auto use = [&](const std::optional<Tensor>& one, bool written) -> std::optional<Tensor> {
+    if (!one || !one->defined()) return std::nullopt;
+    check_device(args, *one, "native_batch_norm");
+    refuse_cpu(*one, args, "native_batch_norm");
+    note(*one, written);
+    return seen(*one);
+  };
+  auto values = use(input, false), scale = use(weight, false), shift = use(bias, false);
+  auto running_mean = use(mean, training), running_variance = use(variance, training);
+  c10::DeviceGuard guard(input.device());
+  counts().launches++;
+  Within within;
+  auto [a, b, c] = at::native_batch_norm(*values, scale, shift, running_mean, running_variance, training, momentum, eps);
+  return {a.to(input.device()), b.to(input.device()), c.to(input.device())};
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -326,7 +366,15 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
   m.impl("native_dropout", dropout);
+  m.impl("native_batch_norm", batch_norm);
+  m.impl("view_as_real", view_as_real);
+  m.impl("view_as_complex", view_as_complex);
+  m.impl("unfold", unfold);
 }
+
+// A copy sees these bits itself; made real beforehand, by a copy, it would never end.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
 #define PRETEND_LOWER(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
 #define PRETEND_FP32(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)

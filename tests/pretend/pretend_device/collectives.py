@@ -1,7 +1,8 @@
 """`pccl`: collectives for tensors of the pretend devices, and of nothing else, as NCCL's are: gloo on copies.
 
 As NCCL's they run on a stream of their own, which begins after what the caller's stream has been given so far. The
-caller's stream is after them only if somebody waits for the work: else the next use of the tensors is a race.
+caller's stream is after them only if somebody waits for the work: else the next use of the tensors is a race. Their
+memory is safe even so: it is not given to another tensor before the collective has ended.
 
 As with NCCL, tags say nothing: messages of two ranks come in the order in which they were sent. And a group that
 carries single messages both ways between two ranks is refused, because NCCL's would wait for each other; a batch of
@@ -10,6 +11,7 @@ them has tag 0.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,6 +22,7 @@ import torch.distributed as dist
 from pretend_device import _device
 from torch import Tensor
 
+from lockstep.comm.work import MAX_KEPT, MAX_KEPT_BYTES
 from lockstep.torch_compat.process_group import FORMER_NAMES, PythonProcessGroup, PythonWork, with_former_names
 
 NO_TAG = 0
@@ -60,11 +63,13 @@ def up(tensors: Any, values: Any) -> None:
         tensors.detach().copy_(values.view(tensors.shape))
 
 
-def _device_in(tensors: Any) -> Any:
-    """Return the device of the first tensor, or None."""
+def _all_of(tensors: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested lists."""
     if isinstance(tensors, Tensor):
-        return tensors.device
-    return next((device for one in tensors or () if (device := _device_in(one)) is not None), None)
+        yield tensors
+    else:
+        for one in tensors or ():
+            yield from _all_of(one)
 
 
 class Done(PythonWork):
@@ -146,6 +151,7 @@ class Group(PythonProcessGroup):
         self._streams: dict[torch.device, torch.Stream] = {}
         self._ways: dict[int, str] = {}
         """Which way single messages go, by the other rank."""
+        self._kept: deque[Done] = deque(maxlen=MAX_KEPT)  # see [Note: who keeps a Work]
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -167,8 +173,8 @@ class Group(PythonProcessGroup):
             work.wait()
             up(outputs, taken)
 
-        device = _device_in(outputs) or _device_in(inputs)
-        return self._on_stream(device, outputs, self._now(device), act)
+        used = [*_all_of(outputs), *_all_of(inputs)]
+        return self._on_stream(used, outputs, self._now(used[0].device), act)
 
     def _now(self, device: torch.device) -> torch.Event:
         """Return what the current stream has been given so far."""
@@ -176,16 +182,22 @@ class Group(PythonProcessGroup):
         now.record(torch.accelerator.current_stream(device))
         return now
 
-    def _on_stream(self, device: torch.device, result: Any, after: torch.Event, act: Callable[[], None]) -> Done:
-        """Do something on the stream of the collectives, after an event."""
+    def _on_stream(self, used: list[Tensor], result: Any, after: torch.Event, act: Callable[[], None]) -> Done:
+        """Do something with tensors on the stream of the collectives, after an event."""
+        device = used[0].device
         if device not in self._streams:
             self._streams[device] = torch.Stream(device=device)
         stream, ended = self._streams[device], torch.Event(device=device)
         with within(), stream:
             stream.wait_event(after)
             act()
+            for one in used:
+                one.record_stream(stream)
             ended.record(stream)
-        return Done(result, ended, device)
+        done = Done(result, ended, device)
+        if sum(one.nbytes for one in used) <= MAX_KEPT_BYTES:
+            self._kept.append(done)
+        return done
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Done:
         tensors = tensors if isinstance(tensors, list) else [tensors]
@@ -249,7 +261,7 @@ class Group(PythonProcessGroup):
         device = tensors[0].device
         after, copies = self._now(device), [torch.empty(one.shape, dtype=one.dtype) for one in tensors]
         work = self._gloo.recv(copies, source, NO_TAG)
-        return Receiving(work, lambda: self._on_stream(device, tensors, after, lambda: up(tensors, copies)))
+        return Receiving(work, lambda: self._on_stream(tensors, tensors, after, lambda: up(tensors, copies)))
 
     def barrier(self, opts: Any = None) -> Done:
         self._gloo.barrier().wait()
