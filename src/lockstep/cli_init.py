@@ -26,6 +26,7 @@ def init(
     ] = None,
 ) -> None:
     """Write a commented recipe: a small one that runs, or that of a training script of yours."""
+    read = None if script is None else _read(script)
     target = out or (Path(EMPTY) if script is None else script.with_name(f"{script.stem}_recipe.py"))
     if target.suffix != ".py":
         raise BadInput(f"--out {target}: a recipe is a file whose name ends in .py")
@@ -33,20 +34,19 @@ def init(
         raise BadInput(f"{target} is there already and is not overwritten: give another name with --out FILE.py")
     if not target.absolute().parent.is_dir():
         raise BadInput(f"--out {target}: there is no folder {target.parent}")
-    if script is None:
+    if script is None or read is None:
         from lockstep.first_recipe.writing import empty_recipe
 
         _write(target, empty_recipe(target))
         typer.echo(f"{target}: a small recipe that runs. Put your model, data and loss in, then type:")
         typer.echo(f"    lockstep compare {target}")
         return
-    _from_script(script, target)
+    _from_script(script, read, target)
 
 
-def _from_script(script: Path, target: Path) -> None:
+def _from_script(script: Path, read: TrainingScript, target: Path) -> None:
     from lockstep.first_recipe.writing import FUNCTIONS, recipe_of
 
-    read = _read(script)
     parts = read.parts()
     text = recipe_of(read, script, parts)
     if len(parts.missing) == len(FUNCTIONS):

@@ -173,6 +173,13 @@ def test_refused(text: str | None, words: str, cli: CommandLine, tmp_path: Path)
     assert not (tmp_path / "train_recipe.py").exists()
 
 
+def test_a_script_that_is_not_there_is_named_before_the_recipe_that_is(cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "train_recipe.py").touch()
+    done = cli("init", "train")
+    assert done.code == 2, done.text
+    assert "train: no such file" in done.err
+
+
 def test_where_to_begin(cli: CommandLine) -> None:
     done = cli()
     assert done.code == 0
