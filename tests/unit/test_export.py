@@ -109,6 +109,7 @@ def test_else_the_last_good_checkpoint(tmp_path: Path) -> None:
         (["good", "taken"], "taken exists already: give --force to replace it"),
         (["good", "bare"], "bare is a folder: give the name of a file, such as bare/model.safetensors"),
         (["good", "bare", "--force"], "bare is a folder"),
+        (["good", "model.pt"], "which torch.load does not read: name it model.safetensors, and load it by"),
         (["good", "absent/model"], "the folder absent does not exist"),
         (["cut", "model"], "cut off or damaged. To take the last checkpoint instead, remove it"),
         (["spoilt", "model"], "spoilt has no checkpoint that is whole: "),

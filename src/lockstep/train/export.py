@@ -22,6 +22,10 @@ from lockstep.train.tensor_file import Damaged, TensorFile
 from lockstep.train.weights import KIND, NAME, WeightsDraft
 
 
+PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
+"""What files that torch.save writes are called."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Exported:
     """What was written, and from what."""
@@ -105,6 +109,11 @@ def _check_out(out: Path, force: bool) -> None:
         raise BadInput(f"{out} exists already: give --force to replace it, or another path")
     if not out.absolute().parent.is_dir():
         raise BadInput(f"the folder {out.parent} does not exist: make it, or give another path")
+    if out.suffix in PICKLED:
+        raise BadInput(
+            f"{out} would be a safetensors file, which torch.load does not read: name it "
+            f"{out.with_suffix('.safetensors')}, and load it by safetensors.torch.load_file"
+        )
 
 
 def _open(folder: Path) -> OpenWeights:
