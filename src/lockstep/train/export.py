@@ -21,7 +21,6 @@ from lockstep.train.schema.result_json import Done, read_result
 from lockstep.train.tensor_file import Damaged, TensorFile
 from lockstep.train.weights import KIND, NAME, WeightsDraft
 
-
 PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 """What files that torch.save writes are called."""
 
