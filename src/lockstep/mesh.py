@@ -26,7 +26,6 @@ import torch.distributed as dist
 
 from lockstep.comm.group import Group
 from lockstep.lanes.schedule import check_stages
-from lockstep.torch_compat.process_group import time_limit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,8 +108,7 @@ def row(replica: int, stages: int) -> tuple[int, ...]:
 def _group(lines: Sequence[tuple[int, ...]], world: World, alone: Group) -> Group:
     """Make a process group for each line of ranks; return the one that this rank is in."""
     mine = alone
-    assert dist.group.WORLD is not None
-    limit = time_limit_of(dist.group.WORLD, world.device)
+    limit = Group.everyone(world.device).time_limit
     for ranks in lines:
         if len(ranks) > 1:
             # Every rank calls it for every group, also for those it is not in. Torch would take its own time limit.

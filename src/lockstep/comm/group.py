@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
+
+from lockstep.torch_compat.process_group import time_limit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +42,11 @@ class Group:
     def backend(self) -> str:
         """The torch.distributed backend; empty for one rank alone."""
         return str(dist.get_backend(self.process_group)) if self.process_group is not None else ""
+
+    @property
+    def time_limit(self) -> timedelta | None:
+        """How long a collective may take; None for one rank alone, and where the backend does not tell."""
+        return time_limit_of(self.process_group, self.device) if self.process_group is not None else None
 
     @classmethod
     def alone(cls, rank: int = 0, device: str = "cpu") -> Group:
