@@ -42,14 +42,19 @@ class Jobs:
     def lockstep(self, *arguments: str) -> Done:
         return self.marked.run([LOCKSTEP, *arguments], self.folder)
 
-    def ended(self, name: str) -> str:
+    def ended(self, name: str, run: Path | None = None) -> str:
         """Wait until no job of this name is in the queue, and none comes back; return all their logs.
 
-        A job that is requeued, by itself or because its node is gone, is for a moment in no queue.
+        A job that is requeued, by itself or because its node is gone, is for a moment in no queue: how long depends on
+        how busy the machine is. Where `run` is given, it is waited for until that run has a result.
         """
         until = time.monotonic() + SECONDS
         seen = time.monotonic()
-        while (queue := self.queue(name)) or time.monotonic() < seen + GONE_SECONDS:
+        while (
+            (queue := self.queue(name))
+            or time.monotonic() < seen + GONE_SECONDS
+            or (run is not None and not (run / "result.json").exists())
+        ):
             assert time.monotonic() < until, f"{queue}\n{self.log(name)}"
             seen = time.monotonic() if queue else seen
             for line in queue.splitlines():
@@ -119,7 +124,7 @@ def undisturbed(folders: pytest.TempPathFactory, **asked: int) -> str:
 
 
 def test_a_job_that_is_told_to_stop_goes_on_to_the_same_bits(jobs: Jobs, digest: str) -> None:
-    log = jobs.ended("told")
+    log = jobs.ended("told", jobs.run("told"))
     assert "told to stop by signal SIGUSR2: a checkpoint after step" in log, log
     assert f"job {jobs.numbers['told']} is requeued" in log
     run = read_finished(jobs.run("told"))
@@ -131,7 +136,7 @@ def test_a_job_that_is_told_to_stop_goes_on_to_the_same_bits(jobs: Jobs, digest:
 
 
 def test_a_job_at_its_time_limit_goes_on_to_the_same_bits(jobs: Jobs, digest: str) -> None:
-    log = jobs.ended("limited")
+    log = jobs.ended("limited", jobs.run("limited"))
     assert "told to stop by signal SIGUSR2" in log, log
     assert read_finished(jobs.run("limited")).result.digest == digest
 
@@ -145,7 +150,7 @@ def test_a_job_that_fails_twice_at_a_step_is_not_started_again_and_says_so(jobs:
 
 
 def test_a_killed_job_goes_on_without_scontrol(jobs: Jobs, digest: str) -> None:
-    log = jobs.ended("killed")
+    log = jobs.ended("killed", jobs.run("killed"))
     assert "is submitted, and begins when job" in log, log
     run = read_finished(jobs.run("killed"))
     assert run.result.digest == digest
@@ -199,7 +204,7 @@ def test_a_job_whose_node_is_lost_goes_on_elsewhere(jobs: Jobs, digest: str) -> 
     jobs.cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
     try:
         once.touch()
-        jobs.ended("lost")
+        jobs.ended("lost", run)
     finally:
         jobs.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
     assert read_finished(run).result.digest == digest

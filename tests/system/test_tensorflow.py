@@ -237,7 +237,7 @@ def check_twin(run: FinishedRun, single: FinishedRun, workers: int, *, near: flo
     )
 
 
-NEAR = {"mlp": 1e-3, "cifar100": 0.02}
+NEAR = {"mlp": 1e-3, "cifar100": 0.1}
 """`cifar100` amplifies rounding: first weights that differ in the seventh digit end 0.004 apart in torch alone."""
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lockstep.torch_compat.tensors import version
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,7 +26,7 @@ class Moment(NamedTuple):
     def of(cls, value: Any) -> Moment:
         """Look at a value now."""
         leaves = tuple(_leaves(value))
-        return cls(leaves, tuple(leaf._version if isinstance(leaf, Tensor) else None for leaf in leaves))
+        return cls(leaves, tuple(version(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves))
 
     def same(self, other: Moment) -> bool:
         """Say whether nothing was replaced or changed in place between the two."""
@@ -72,7 +74,7 @@ class Surroundings(NamedTuple):
         return "" if self.autocast == inner.autocast else "torch.autocast(...)"
 
 
-class Call(NamedTuple):
+class ModuleCall(NamedTuple):
     """One call of a module."""
 
     module: nn.Module
@@ -86,9 +88,9 @@ class Call(NamedTuple):
     around: Surroundings
 
 
-def calls_of(model: nn.Module, run: Callable[[nn.Module], object]) -> list[Call]:
+def calls_of(model: nn.Module, run: Callable[[nn.Module], object]) -> list[ModuleCall]:
     """Run the model; return the calls that its forward makes of its modules in their order, and its own after them."""
-    calls: list[Call] = []
+    calls: list[ModuleCall] = []
     begun: list[tuple[Moment, Surroundings]] = []
     devices = tuple({"cpu"} | {parameter.device.type for parameter in model.parameters()})
 
@@ -99,7 +101,7 @@ def calls_of(model: nn.Module, run: Callable[[nn.Module], object]) -> list[Call]
         began, around = begun.pop()
         if len(begun) == (0 if module is model else 1):
             ended = Moment.of(((returned,), {}))
-            calls.append(Call(module, arguments, named, returned, began, ended, around))
+            calls.append(ModuleCall(module, arguments, named, returned, began, ended, around))
 
     handles: list[RemovableHandle] = []
     for module in model.modules():

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from lockstep.errors import BadInput
-from lockstep.stages.calls import Call, calls_of
+from lockstep.stages.calls import ModuleCall, calls_of
 from lockstep.torch_compat.modules import children_of, has_forward_hooks, is_compiled
 
 Declared = Callable[[nn.Module], Sequence[Any]]
@@ -141,7 +141,7 @@ def _traced_layers(model: nn.Module, example: Example) -> list[Layer]:
     return layers
 
 
-def _why_no_chain(whole: Call, calls: Sequence[Call], chain: Sequence[str]) -> str:
+def _why_no_chain(whole: ModuleCall, calls: Sequence[ModuleCall], chain: Sequence[str]) -> str:
     """Say what a forward does beside handing on from child to child; empty if that is all."""
     for call, name in zip(calls, chain, strict=True):
         if block := whole.around.differ(call.around):

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import BadInput
-from lockstep.stages.usage import Watch, state_names, tensors_in
+from lockstep.stages.usage import UsageWatch, state_names, tensors_in
 from lockstep.stages.values import pack, summary
+from lockstep.torch_compat.tensors import version
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -54,7 +55,7 @@ class ChainWatch:
 
     def watching(self) -> AbstractContextManager[Any]:
         """Watch what runs inside."""
-        return Watch(self._note_use, self._note_made)
+        return UsageWatch(self._note_use, self._note_made)
 
     def begin(self, layer: int) -> None:
         """Note that a layer is called now."""
@@ -68,7 +69,7 @@ class ChainWatch:
             self._note_made(one)
         self._got = {id(one) for one in tensors}
         for source, views in self._views:
-            if any(one._version != version for one, version in views):
+            if any(version(one) != before for one, before in views):
                 why = (
                     f"{self._facts[source].name} passes on views of one tensor, and {self._facts[layer].name} changes "
                     "one of them in place: pass a clone()"
@@ -82,7 +83,7 @@ class ChainWatch:
             self.passed = f"a {type(returned).__name__}"
             join(self._facts, layer, layer + 1, str(error))
         if same := _views_of_one(tensors):
-            self._views.append((layer, [(one, one._version) for one in same]))
+            self._views.append((layer, [(one, version(one)) for one in same]))
 
     def finish(self) -> None:
         """Look which buffers the run has changed."""

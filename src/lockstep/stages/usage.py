@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from lockstep.stages.chain import Layer
 
 
-class Watch(TorchFunctionMode):
+class UsageWatch(TorchFunctionMode):
     """Calls functions with the tensors that torch's functions get and return; reading a shape or a dtype is no use."""
 
     def __init__(self, got: Callable[[Tensor], None], returned: Callable[[Tensor], None] | None = None) -> None:
@@ -71,4 +71,4 @@ def watching(model: nn.Module, note: Callable[[str], None]) -> AbstractContextMa
         if id(tensor) in names:
             note(names[id(tensor)])
 
-    return Watch(got)
+    return UsageWatch(got)
