@@ -15,6 +15,7 @@ from lockstep import Trainer
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.stages.actions import lane_order, stage_actions
 from lockstep.train.steps import joined
+from tests.contract.groups import groups
 from tests.contract.lane_cases import CASES, LANES, data, go_on, make, mean, sgd, train, world_of
 from tests.devices import alone, here
 from tests.ranks import Ranks
@@ -33,6 +34,8 @@ NAMES = [
     "bytes",
 ]
 GROUPS = {"shm-2": ("shm", 2), "shm-3": ("shm", 3), "shm-4": ("shm", 4), "gloo-2": ("gloo", 2), "gloo-4": ("gloo", 4)}
+PINNED_TORCH = ("gloo-4",)
+"""Large groups, which are not tried on every torch."""
 ON_DEVICES = {"pccl-2": ("pccl", 2), "pccl-4": ("pccl", 4)}
 LAYERS: dict[str, Any] = {"strategy": "layers"}
 STREAMED: dict[str, Any] = {"strategy": "pipeline"}
@@ -46,7 +49,7 @@ def reference(name: str) -> tuple[str, tuple[float, ...]]:
     return digest, tuple(losses)
 
 
-@pytest.fixture(scope="module", params=list(here(GROUPS, ON_DEVICES).values()), ids=list(here(GROUPS, ON_DEVICES)))
+@pytest.fixture(scope="module", params=groups(here(GROUPS, ON_DEVICES), PINNED_TORCH))
 def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     backend, size = request.param
     with Ranks(size, backend) as started:
