@@ -152,7 +152,8 @@ def _check(spec: RunSpec, out: Path, writer: Connection, server: int | None) -> 
     try:
         preflight(spec, out)
     except BadInput as error:
-        writer.send(error.__class__(str(error)))
+        kind = BadRecipe if isinstance(error, BadRecipe) else BadInput  # of others' errors only the text is sent
+        writer.send(kind(str(error)))
     else:
         writer.send(None)
     drop_empty_compiler_cache()
