@@ -21,6 +21,7 @@ EFFECTS: Final = {
     "determinism": "a step of an exact strategy asks torch for deterministic kernels, on accelerators and on several "
     "threads, and then puts it back",
     "malloc": "a `Trainer` has glibc keep freed memory for the next step",
+    "compiler": "a `Trainer` has torch import its compiler when something compiles, not with the first optimizer",
 }
 """What can be left alone: its name in the variable, and what it is."""
 

@@ -21,7 +21,7 @@ def measured_apart(spec: RunSpec) -> LaneFacts:
     """Return the facts of a recipe; refuse a recipe that cannot be measured."""
     from lockstep.launch.spawn import context
 
-    forks = context(trains=True)
+    forks = context()
     reader, writer = forks.Pipe(duplex=False)
     process = forks.Process(target=_measure, args=(spec, writer), name="lockstep fit")
     process.start()

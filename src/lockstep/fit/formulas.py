@@ -93,6 +93,11 @@ def worker_base(facts: LaneFacts) -> int:
     return facts.base + LOOP if facts.keeps_freed else facts.base
 
 
+def stock_base(facts: LaneFacts) -> int:
+    """Return what a worker of a strategy of torch's own has before it has a model."""
+    return worker_base(facts) + facts.compiler
+
+
 def left_over(facts: LaneFacts, freed: int, allocated: int, *, elsewhere: int = 0, sets: int = 1) -> int:
     """Return the memory that is free and kept, see [Note: freed memory]: what the start freed and no step needs, gaps.
 
@@ -167,7 +172,7 @@ def torch_ddp_need(facts: LaneFacts, way: FitWay) -> Need:
     update = max(0, UPDATE * facts.largest - facts.lane)
     gradients = facts.weights * (2 if way.own_lanes > 1 else 1) + min(BUCKET, facts.weights)
     need = Need(
-        base=worker_base(facts),
+        base=stock_base(facts),
         data=worker_data(facts, way.own_lanes),
         weights=facts.weights + facts.frozen,
         gradients=gradients,
@@ -221,7 +226,7 @@ def fsdp_need(facts: LaneFacts, way: FitWay) -> Need:
     allocated = weights + gradients + state + blocks + facts.lane
     whole = facts.weights + state + weights if facts.evaluates else 0
     need = Need(
-        base=worker_base(facts),
+        base=stock_base(facts),
         data=worker_data(facts, way.own_lanes),
         weights=weights + facts.frozen,
         gradients=gradients,

@@ -37,6 +37,8 @@ class LaneFacts:
     """Samples per step."""
     base: int
     """Interpreter, torch and what the recipe imports, after a lane was run; 0 on a device."""
+    compiler: int = 0
+    """torch's compiler, which torch's own strategies import; 0 if the recipe does so too, or on a device."""
     data: int = 0
     """The training data and the evaluation data; 0 on a device."""
     data_peak: int = 0

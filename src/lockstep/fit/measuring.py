@@ -27,6 +27,8 @@ from lockstep.stages.usage import tensors_in
 from lockstep.strategies.base import as_sum
 from lockstep.strategies.flat_model import LARGE
 from lockstep.strategies.optimizer_memory import state_bytes
+from lockstep.torch_compat.late_compiler import import_compiler
+from lockstep.train.compiler_import import delay_compiler
 from lockstep.train.malloc import keep_freed_memory
 from lockstep.train.stage_check import first_lane
 from lockstep.world.place import Place
@@ -55,6 +57,7 @@ def measure_lane(spec: RunSpec) -> LaneFacts:
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
     keep_freed_memory()
+    delay_compiler()
     device = choose_device(spec.device, Place(launcher="inline", rank=0, size=1, local_rank=0, local_size=1))
     meter, recipe = LaneMeter(device.partition(":")[0]), spec.load()
     free = meter.free()
@@ -76,6 +79,7 @@ def measure_lane(spec: RunSpec) -> LaneFacts:
     fixed = sum(buffers) + sum(_size(one) for one in model.parameters() if not one.requires_grad)
     in_batch = sum(map(_size, tensors_in(batch))) if meter.device == "cpu" else 0
     layers, uncut = _layers(recipe, model, example)
+    compiler = _compiler(meter) if meter.device == "cpu" else 0
     return LaneFacts(
         device=meter.device,
         measure=meter.measure,
@@ -83,6 +87,7 @@ def measure_lane(spec: RunSpec) -> LaneFacts:
         lanes=plan.lanes,
         global_batch=recipe.global_batch,
         base=max(0, held - data.bytes - sum(trained) - fixed - in_batch) if meter.device == "cpu" else 0,
+        compiler=compiler,
         data=data.bytes,
         data_peak=data.peak,
         batch=in_batch,
@@ -130,6 +135,13 @@ def _run_lanes(model: nn.Module, example: Callable[[nn.Module], Tensor], meter: 
         del total
         lane = max(lane, meter.peak() - held)
     return held, kept, max(lane, kept)
+
+
+def _compiler(meter: LaneMeter) -> int:
+    """Return what torch's compiler takes, see [Note: late compiler]; last of all, since it stays."""
+    before = meter.begin()
+    import_compiler()
+    return max(0, meter.begin() - before)
 
 
 def _drop(parameter: Tensor) -> None:

@@ -12,7 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lockstep.errors import BadInput
-from lockstep.fit.formulas import BUFFERS, GROUP, FitWay, Formula, largest_of, left_over, worker_base, worker_data
+from lockstep.fit.formulas import (
+    BUFFERS,
+    GROUP,
+    FitWay,
+    Formula,
+    largest_of,
+    left_over,
+    stock_base,
+    worker_base,
+    worker_data,
+)
 from lockstep.fit.lane_facts import LaneFacts
 from lockstep.fit.need import Need
 from lockstep.stages.cuts import Cost, best_cut, check_layers, check_memory, pieces, stage_ranges
@@ -80,7 +90,7 @@ def _stage_need(facts: LaneFacts, way: FitWay, stage: int, part: Sequence[int], 
 def torch_pipeline_need(facts: LaneFacts, way: FitWay) -> Need:
     """`torch-pipeline`: the same cut, with one gradient of each weight in place of sums over lanes."""
     ours = staged_need(facts, way)
-    need = Need(**{**ours.parts(), "gradients": ours.weights})
+    need = Need(**{**ours.parts(), "base": stock_base(facts), "gradients": ours.weights})
     return largest_of([need], way.workers * need.total)
 
 

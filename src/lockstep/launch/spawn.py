@@ -34,7 +34,6 @@ from lockstep.launch.parent_death import die_with_parent, die_with_starter
 from lockstep.launch.socket_folder import told_to_server
 from lockstep.output import lose_output
 from lockstep.registry import LauncherDescription
-from lockstep.torch_compat.startup import COMPILER
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -96,7 +95,7 @@ class ForkedProcess:
     """A rank forked from the server."""
 
     def __init__(self, job: Job, variables: dict[str, str]) -> None:
-        forks = context(trains=True)
+        forks = context()
         self._process = forks.Process(target=_rank, args=(job.folder, variables, server_number()))
         start_forked(self._process)
         self.sentinel = self._process.sentinel
@@ -138,13 +137,10 @@ class FreshProcess:
         self._process.send_signal(number)
 
 
-def context(*, trains: bool = False) -> ForkServerContext:
-    """Return the multiprocessing context whose server has imported torch; the first call decides what it imports.
-
-    `trains` means that workers will be forked from it, and not only the check of a recipe.
-    """
+def context() -> ForkServerContext:
+    """Return the multiprocessing context whose server has imported torch."""
     chosen = multiprocessing.get_context("forkserver")
-    chosen.set_forkserver_preload([*PRELOADED, *([COMPILER] if trains else []), LAST])
+    chosen.set_forkserver_preload([*PRELOADED, LAST])
     # Ctrl-C in a terminal reaches every process of the command. The server, and all that is forked from it, leave it to
     # the starter: they take over that it is ignored.
     with _ignoring_ctrl_c(), told_to_server():

@@ -15,7 +15,7 @@ from lockstep.launch.base import Job
 from lockstep.launch.interruption import interruption
 from lockstep.launch.self_launching import ITSELF, SelfLaunching
 from lockstep.launch.stall_watch import StallWatch
-from lockstep.registry import LAUNCHERS, PeerDescription, describe
+from lockstep.registry import PeerDescription, describe
 from lockstep.registry.base import import_object
 from lockstep.registry.peers import PREPARED
 from lockstep.train.failure import first_cause, report
@@ -117,7 +117,7 @@ def _preflight_in_server(spec: RunSpec, out: Path) -> None:
     from lockstep.launch.spawn import context, server_number, start_forked
 
     # A peer that starts itself forks nothing from the server, but is usually compared with strategies that do.
-    forks = context(trains=spec.launcher == ITSELF or LAUNCHERS.get(spec.launcher).forks)
+    forks = context()
     reader, writer = forks.Pipe(duplex=False)
     checker = forks.Process(target=_check, args=(spec, out, writer, server_number()), name="lockstep preflight")
     start_forked(checker)

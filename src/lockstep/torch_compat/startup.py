@@ -13,7 +13,7 @@ DISTRIBUTED: Final = "torch.distributed.distributed_c10d"
 """The module that holds the table of backends: when it is loaded, a backend can be registered."""
 
 COMPILER: Final = "torch._dynamo"
-"""torch.optim imports it at its first use, which takes as long as torch itself; so a fork server imports it once."""
+"""torch.optim imports it at its first use, which takes nearly as long as torch itself; see late_compiler.py."""
 
 
 def drop_empty_compiler_cache() -> None:

@@ -32,6 +32,7 @@ from lockstep.train import determinism
 from lockstep.train.checkpoint import load, save
 from lockstep.train.checkpoint_file import Saved
 from lockstep.train.checkpoint_header import Arithmetic
+from lockstep.train.compiler_import import delay_compiler
 from lockstep.train.determinism import deterministic
 from lockstep.train.evaluate import evaluate
 from lockstep.train.final_weights import weight_names
@@ -91,6 +92,8 @@ class Trainer:
         description = describe(asked.strategy)
         description.check_workers(asked.workers, world.size)
         keep_freed_memory()
+        if description.exact:
+            delay_compiler()
         self.world = world
         self.mesh = Mesh.over(world, stages=asked.stage_count)
         replicas = self.mesh.replicas
