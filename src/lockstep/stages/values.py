@@ -2,6 +2,10 @@
 
 A tensor arrives with the strides that it left with, since some kernels give other bits for another layout. A tensor
 that occurs twice arrives as one. Nothing is pickled.
+
+[Note: no cycle]
+A function within a function that calls itself refers to itself, and so do the tensors that it knows: they would stay,
+with what hangs on them, until Python looks for cycles. So there is none here.
 """
 
 from __future__ import annotations
@@ -75,55 +79,63 @@ def _encodable(value: float | str) -> bool:
     return not isinstance(value, int) or -(1 << 63) <= value < 1 << 64
 
 
-def pack(value: Any, where: str) -> tuple[PassedValue, list[Tensor]]:
-    """Describe a value, and return its tensors; `where` says in messages what passes it."""
-    tensors: list[Tensor] = []
-    numbers: dict[int, int] = {}
+class _Packer:
+    """Describes a value, and gathers its tensors. No function within a function: see [Note: no cycle]."""
 
-    def node(one: Any) -> ValueNode:
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self.tensors: list[Tensor] = []
+        self._numbers: dict[int, int] = {}
+
+    def node(self, one: Any) -> ValueNode:
+        """Describe a value or a part of it."""
         if isinstance(one, Tensor):
             if one.is_sparse or one.is_quantized:
-                raise BadInput(f"{where} passes a sparse or quantized tensor to the next stage: pass a dense one")
-            if id(one) not in numbers:
-                numbers[id(one)] = len(tensors)
-                tensors.append(one)
-            return ValueNode("tensor", numbers[id(one)])
+                raise BadInput(f"{self._where} passes a sparse or quantized tensor to the next stage: pass a dense one")
+            if id(one) not in self._numbers:
+                self._numbers[id(one)] = len(self.tensors)
+                self.tensors.append(one)
+            return ValueNode("tensor", self._numbers[id(one)])
         if one is None or (isinstance(one, bool | int | float | str) and _encodable(one)):
             return ValueNode("value", one)
         if type(one) in (tuple, list, torch.Size):
-            return ValueNode(type(one).__name__, [node(each) for each in one])
+            return ValueNode(type(one).__name__, [self.node(each) for each in one])
         if type(one) is dict:
-            return ValueNode("dict", [[key_of(key), node(each)] for key, each in one.items()])
+            return ValueNode("dict", [[self._key(key), self.node(each)] for key, each in one.items()])
         raise BadInput(
-            f"{where} passes a {type(one).__name__} to the next stage, which cannot be sent: pass tensors, or tuples, "
-            "lists and dicts of them"
+            f"{self._where} passes a {type(one).__name__} to the next stage, which cannot be sent: pass tensors, or "
+            "tuples, lists and dicts of them"
         )
 
-    def key_of(key: Any) -> str:
+    def _key(self, key: Any) -> str:
         if not isinstance(key, str):
             raise BadInput(
-                f"{where} passes a dict to the next stage, which cannot be sent: its key {key!r:.60} is no text"
+                f"{self._where} passes a dict to the next stage, which cannot be sent: its key {key!r:.60} is no text"
             )
         return key
 
-    tree = node(value)
-    return PassedValue(tree, tuple(form_of(tensor) for tensor in tensors)), tensors
+
+def pack(value: Any, where: str) -> tuple[PassedValue, list[Tensor]]:
+    """Describe a value, and return its tensors; `where` says in messages what passes it."""
+    packer = _Packer(where)
+    tree = packer.node(value)
+    return PassedValue(tree, tuple(form_of(tensor) for tensor in packer.tensors)), packer.tensors
 
 
 def unpack(packed: PassedValue, tensors: list[Tensor]) -> Any:
     """Return the value, over these tensors."""
+    return _value(packed.tree, tensors)
 
-    def value(node: Any) -> Any:
-        kind, content = (node.kind, node.content) if isinstance(node, ValueNode) else (node[0], node[1])
-        if kind == "tensor":
-            return tensors[content]
-        if kind == "value":
-            return content
-        if kind == "dict":
-            return {key: value(each) for key, each in content}
-        return _SEQUENCES[kind](value(each) for each in content)
 
-    return value(packed.tree)
+def _value(node: Any, tensors: list[Tensor]) -> Any:
+    kind, content = (node.kind, node.content) if isinstance(node, ValueNode) else (node[0], node[1])
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "value":
+        return content
+    if kind == "dict":
+        return {key: _value(each, tensors) for key, each in content}
+    return _SEQUENCES[kind](_value(each, tensors) for each in content)
 
 
 def form_of(tensor: Tensor) -> TensorForm:
