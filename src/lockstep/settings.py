@@ -66,7 +66,9 @@ class Settings:
             default="no limit",
         ),
     ] = None
-    pipeline_schedule: Annotated[str, Option(help="Order of lanes in a pipeline: 1f1b or fill-drain.")] = "1f1b"
+    pipeline_schedule: Annotated[str, Option(help="Order of lanes in a pipeline: 1f1b, zero-bubble or fill-drain.")] = (
+        "1f1b"
+    )
     seed: Annotated[int | None, Option(help="Of weights, order and dropout.", default="the recipe's", bits=True)] = None
     sync_batchnorm: Annotated[
         bool, Option(help="BatchNorm over all workers; results then depend on their number.", bits=True)

@@ -46,7 +46,7 @@ REFUSED = {
     "no whole replicas": (["mlp", "--workers", "3", "--stages", "2"], "cannot be divided into replicas of 2 stages"),
     "one stage": (["mlp", "--workers", "2", "--stages", "1"], "cuts the model into at least 2 stages"),
     "a cut that names nothing": (["bytes", "--workers", "2", "--cut", "haed"], "did you mean 'head'?"),
-    "an unknown order": (["mlp", "--workers", "2", "--pipeline-schedule", "gpipe"], "1f1b or fill-drain"),
+    "an unknown order": (["mlp", "--workers", "2", "--pipeline-schedule", "gpipe"], "1f1b, zero-bubble or fill-drain"),
     "no chain": (["none.py", "--workers", "2"], "second does not get just what first returned"),
     "SyncBatchNorm": (["cifar100", "--workers", "2", "--sync-batchnorm"], "cuts the model; use ddp"),
 }

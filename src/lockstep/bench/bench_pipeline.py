@@ -28,7 +28,7 @@ from lockstep.bench.contract import (
 )
 from lockstep.bench.ranks.processes import run_ranks
 from lockstep.errors import BadInput
-from lockstep.stages.actions import ONE_FORWARD_ONE_BACKWARD, bubble
+from lockstep.stages.actions import ONE_FORWARD_ONE_BACKWARD, ZERO_BUBBLE, bubble
 
 WORKERS = 2
 """One per stage, or per part of what is divided."""
@@ -66,11 +66,12 @@ class TrainedWay:
 
 
 PIPELINE = TrainedWay(name="pipeline", strategy="pipeline")
+HALVED = TrainedWay(name="pipeline, zero-bubble", strategy="pipeline", schedule=ZERO_BUBBLE)
 ON_GLOO = TrainedWay(name="pipeline on gloo", strategy="pipeline", backend="gloo")
 LAYERS = TrainedWay(name="layers", strategy="layers")
 STOCK = TrainedWay(name="torch-pipeline", strategy="torch-pipeline", backend="gloo")
 GPIPE = TrainedWay(name="torch-pipeline, GPipe", strategy="torch-pipeline", backend="gloo", schedule="fill-drain")
-CUT = (PIPELINE, ON_GLOO, LAYERS, STOCK, GPIPE)
+CUT = (PIPELINE, HALVED, ON_GLOO, LAYERS, STOCK, GPIPE)
 FSDP = TrainedWay(name="torch-fsdp", strategy="torch-fsdp", backend="gloo", lanes=WORKERS)
 SHARDED = TrainedWay(name="sharded on gloo", strategy="sharded", backend="gloo", lanes=WORKERS)
 DIVIDED = (FSDP, SHARDED)

@@ -19,6 +19,8 @@ from lockstep.train.schema.run_json import Setup
 class Bubble:
     """Shares of the time in which lanes go through the stages, from the first action to the last."""
 
+    order: str
+    """Of the lanes, see stages/actions.py."""
     measured: float
     """For which a worker computed nothing and passed nothing on: the mean over workers, the median of the steps."""
     theory: float
@@ -52,6 +54,7 @@ def bubble_of(run: FinishedRun) -> Bubble | None:
     lanes = max(len({one.lane for one in actions}) for actions in whole)
     times = [_stage_seconds(whole, stage) for stage in range(len(stages))]
     return Bubble(
+        order=order,
         measured=max(0.0, statistics.median(idle(actions, len(stages)) for actions in whole)),
         theory=bubble(order, len(stages), lanes),
         expected=run.result.expected_bubble,
@@ -86,6 +89,7 @@ def idle(actions: Sequence[LaneAction], stages: int) -> float:
 
 def _stage_seconds(whole: Sequence[Sequence[LaneAction]], stage: int) -> tuple[float, float]:
     """Return how long a stage computed for a lane's forward and backward, the mean over what was recorded."""
+    lanes = max(1, sum(len({one.lane for one in actions if one.stage == stage}) for actions in whole))
     own = [one for actions in whole for one in actions if one.stage == stage]
-    forward, backward = ([one.seconds for one in own if one.forward == way] for way in (True, False))
-    return statistics.fmean(forward or [0.0]), statistics.fmean(backward or [0.0])
+    forward, backward = (math.fsum(one.seconds for one in own if one.forward == way) for way in (True, False))
+    return forward / lanes, backward / lanes

@@ -36,6 +36,8 @@ class LaneAction:
     """The same; passing on what it made is part of it."""
     passing: float = 0.0
     """Seconds that passing on took."""
+    weights: bool = False
+    """Of a backward in two halves: the second."""
 
     @property
     def seconds(self) -> float:
@@ -51,6 +53,7 @@ def lane_actions(run: FinishedRun) -> tuple[LaneAction, ...]:
     actions: list[LaneAction] = []
     for figures in run.result.ranks:
         first = len(actions)
+        backward: set[tuple[int, int]] = set()
         for span in by_rank[figures.rank]:
             if span.lane is None or span.name == "wait":
                 continue
@@ -59,7 +62,10 @@ def lane_actions(run: FinishedRun) -> tuple[LaneAction, ...]:
                 passing = last.passing + (span.seconds if span.name == "exchange" else 0.0)
                 actions[-1] = replace(last, end=span.start + span.seconds, passing=passing)
             elif span.name in ("forward", "backward"):
-                actions.append(_begun(span, figures.stage, figures.replica))
+                begun = _begun(span, figures.stage, figures.replica)
+                actions.append(replace(begun, weights=(span.step, span.lane) in backward))
+                if not begun.forward:
+                    backward.add((span.step, span.lane))
     return tuple(actions)
 
 

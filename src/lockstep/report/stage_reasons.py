@@ -15,7 +15,7 @@ import statistics
 from lockstep.report.bubbles import Bubble
 from lockstep.report.rows import Row
 from lockstep.report.units import plural
-from lockstep.stages.actions import ONE_FORWARD_ONE_BACKWARD, bubble
+from lockstep.stages.actions import ORDERS, bubble
 
 LONGER = 1.25
 """A stage that computes so many times as long as the others is what they wait for."""
@@ -40,7 +40,7 @@ def stage_reason(row: Row, *, pipeline: str, exchange: float) -> str | None:
     if row.strategy == "layers":
         waits = f", and a worker waits {row.bubble.measured:.0%} of the time" if row.bubble else ""
         return f"one of {stages} stages computes at a time{waits}; pipeline streams the lanes{pipeline}"
-    theory = bubble(ONE_FORWARD_ONE_BACKWARD, stages, _replica_lanes(row, stages))
+    theory = bubble(_order(row), stages, _replica_lanes(row, stages))
     reasons = [
         (row.bubble.uneven - row.bubble.theory if row.bubble else 1.0, _imbalance(row)),
         (theory, _few_lanes(row, stages)),
@@ -83,7 +83,7 @@ def _imbalance(row: Row) -> str | None:
 def _few_lanes(row: Row, stages: int) -> str | None:
     lanes = _replica_lanes(row, stages)
     allowed = [times for times in TIMES if times * row.lanes <= (row.global_batch or times * row.lanes)] or [1]
-    shares = {times: bubble(ONE_FORWARD_ONE_BACKWARD, stages, times * lanes) for times in allowed}
+    shares = {times: bubble(_order(row), stages, times * lanes) for times in allowed}
     if shares[1] <= BUBBLE:
         return None
     measured = f" (measured {row.bubble.measured:.0%})" if row.bubble else ""
@@ -118,6 +118,11 @@ def _transfer_share(one: Bubble | None, exchange: float) -> float:
 def _late(one: Bubble) -> float:
     """Return the share of time for which stages waited though the stage before could have been ready."""
     return max(0.0, one.measured - one.uneven)
+
+
+def _order(row: Row) -> str:
+    """Return the order of a pipeline's lanes; of one that recorded none, the default."""
+    return row.bubble.order if row.bubble else ORDERS[0]
 
 
 def _replica_lanes(row: Row, stages: int) -> int:

@@ -47,6 +47,8 @@ class Received:
         self.packed, self.random = arrived.packed, arrived.random
         self._tensors = arrived.tensors
         self.gradients: list[Tensor | None] = [None] * sum(form.trained for form in self.packed.tensors)
+        self.token: Tensor | None = None
+        """What the graph's start is a function of; None: nothing in it is trained."""
 
     def value(self) -> Any:
         """Return the value; what was trained is so again, and may be changed in place as before the cut."""
@@ -54,8 +56,8 @@ class Received:
         tensors = list(self._tensors)
         if chosen and torch.is_grad_enabled():
             self._waiting = [tensors[index] for index in chosen]
-            token = torch.empty(0, requires_grad=True)
-            made = _Start.apply(token, self)  # type: ignore[no-untyped-call]
+            self.token = torch.empty(0, requires_grad=True)
+            made = _Start.apply(self.token, self)  # type: ignore[no-untyped-call]
             for index, tensor in zip(chosen, made, strict=True):
                 tensors[index] = tensor
         self._tensors = []  # the graph keeps what it needs
@@ -65,6 +67,10 @@ class Received:
         """Return the tensors that are trained, once."""
         taken, self._waiting = tuple(self._waiting), []
         return taken
+
+    def starts(self, node: Any) -> bool:
+        """Say whether the graph starts at this node."""
+        return getattr(node, "received", None) is self
 
 
 class _Start(torch.autograd.Function):

@@ -3,7 +3,8 @@
 forward of a lane    its buffers start from the step's first values; what came from the stage before goes through
 this stage's layers, and on to the next stage
 backward of a lane   its buffers return to what its forward left; gradients come from the next stage, fold here, and
-go on to the stage before, and with them the loss, which the last stage knows
+go on to the stage before, and with them the loss, which the last stage knows; in two halves
+(stages/halves.py) they go on first, and those of the weights fold later
 then                 as in exact_step.py, over the replicas of this stage; norms are summed over all stages
 
 So a stage needs nobody else to update its weights (but for a norm), and the later ones, which end first, do so while
@@ -12,6 +13,7 @@ the earlier ones are still in backward. All meet after that.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lockstep.stages.halves import Halves, halves_of
 from lockstep.stages.stage_model import Handed, Received
 from lockstep.strategies.base import LaneLoss, Training
 from lockstep.strategies.exact_step import ExactWorker, LaneSlot
@@ -53,12 +56,22 @@ class StageLoss(NamedTuple):
     handed: Handed | None
     loss: LaneLoss | None
     """Of the last stage."""
+    in_one: bool = False
+    """Whether backward cannot be in halves, whatever the graph looks like."""
 
 
 class InFlight(NamedTuple):
     """A lane between its forward and its backward; its buffers as forward left them."""
 
     run: StageLoss
+    buffers: BufferValues
+
+
+class HalfDone(NamedTuple):
+    """A lane whose gradients have gone on, and whose weights have theirs still to come."""
+
+    slot: LaneSlot
+    halves: Halves
     buffers: BufferValues
 
 
@@ -79,25 +92,25 @@ class StageWorker(ExactWorker):
         super().__init__(training, exchange, mesh.world.device, part=True)
         self._waiting = "wait"  # also without replicas: the stages meet at the end of a step
         self._actions = actions(len(self._slots))
+        self._in_halves = any(action.weights for action in self._actions)
         self._blocks: list[int] | None = None
         """How many blocks of norms each stage has."""
 
     def _fold_lanes(self, run: Callable[[int], StageLoss | None], table: Tensor, clock: Clock) -> Tensor:  # type: ignore[override]
         """Do this stage's actions in their order."""
-        others = self.layout.buffers.pack_others()
+        self._others = self.layout.buffers.pack_others()
         in_flight: dict[int, InFlight | None] = {}
+        self._half_done: deque[HalfDone] = deque()
         for action in self._actions:
             slot = self._slots[action.lane]
             if action.forward:
                 in_flight[slot.lane] = self._forward(slot, run, clock)
-                continue
-            lane = in_flight.pop(slot.lane)
-            table[slot.lane, 0], table[slot.lane, 1] = self._backward(slot, lane, clock)
-            if lane is not None and slot.lane == 0:
-                others = self.layout.buffers.pack_others()
-            self._end_lane(slot, computed=lane is not None)
-            clock.lap("backward", slot.lane)
-        return others
+            elif not action.weights:
+                lane = in_flight.pop(slot.lane)
+                table[slot.lane, 0], table[slot.lane, 1] = self._backward(slot, lane, clock)
+            elif self._half_done and self._half_done[0].slot is slot:  # else it was done in one
+                self._finish_first(clock)
+        return self._others
 
     def _forward(self, slot: LaneSlot, run: Callable[[int], StageLoss | None], clock: Clock) -> InFlight | None:
         self.layout.buffers.restore()
@@ -113,19 +126,49 @@ class StageWorker(ExactWorker):
 
     def _backward(self, slot: LaneSlot, lane: InFlight | None, clock: Clock) -> LossNumbers:
         """Run a lane backward; return its loss and weight, 0 if it has no samples."""
-        if lane is None:
+        numbers, halves = (0.0, 0.0), None
+        if lane is not None:
+            roots, gradients, numbers = self._roots(lane.run)
+            clock.lap("wait", slot.lane)
+            halves = self._halves(lane.run, roots)
+        if lane is not None and halves is not None:
+            halves.first(roots, gradients)
+            self._half_done.append(HalfDone(slot, halves, lane.buffers))
+        else:
+            while self._half_done:  # lanes fold in their order
+                self._finish_first(clock)
             self.flat.begin(slot.fold, slot.gradients)
-            return 0.0, 0.0
-        roots, gradients, numbers = self._roots(lane.run)
-        clock.lap("wait", slot.lane)
-        self.layout.buffers.put(lane.buffers)
-        self.flat.begin(slot.fold, slot.gradients)
-        if roots:
-            torch.autograd.backward(roots, gradients)
+            if lane is not None:
+                self.layout.buffers.put(lane.buffers)
+                if roots:
+                    torch.autograd.backward(roots, gradients)
         clock.lap("backward", slot.lane)
-        self._send_back(lane.run, numbers)
-        clock.lap("exchange", slot.lane)
+        if lane is not None:
+            self._send_back(lane.run, numbers)
+            clock.lap("exchange", slot.lane)
+        if halves is None:
+            self._finish(slot, clock, computed=lane is not None)
         return numbers
+
+    def _halves(self, lane: StageLoss, roots: Sequence[Tensor]) -> Halves | None:
+        """Return a lane's backward in halves, if the order of lanes has them and the lane allows it."""
+        if not self._in_halves or self._shared or lane.in_one or lane.received is None:
+            return None
+        return halves_of(roots, lane.received)
+
+    def _finish_first(self, clock: Clock) -> None:
+        """Compute the weights' gradients of the lane that has waited longest."""
+        slot, halves, buffers = self._half_done.popleft()
+        self.layout.buffers.put(buffers)
+        self.flat.begin(slot.fold, slot.gradients)
+        halves.second()
+        self._finish(slot, clock, computed=True)
+
+    def _finish(self, slot: LaneSlot, clock: Clock, *, computed: bool) -> None:
+        if computed and slot.lane == 0:
+            self._others = self.layout.buffers.pack_others()
+        self._end_lane(slot, computed=computed)
+        clock.lap("backward", slot.lane)
 
     def _roots(self, lane: StageLoss) -> tuple[list[Tensor], list[Tensor | None], LossNumbers]:
         """Return where this lane's backward starts, waiting for what the stages after give, and the lane's loss."""

@@ -19,6 +19,7 @@ from lockstep.strategies.ddp.strategy import choose_exchange
 from lockstep.strategies.load_state import check_slices, load_workers, tuned
 from lockstep.strategies.stage_worker import Borrowed, StageLoss, StageWorker
 from lockstep.strategies.worker_state import worker_holdings
+from lockstep.torch_compat.graph import SavedElsewhere
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -65,9 +66,11 @@ class Staged(CutStrategy):
         if received is not None:
             self._clock.lap("wait", lane.lane)
         seed_lane(self.training.seed, step, lane.lane, self.world.device)
-        returned, handed = self._staged.run(lambda model: self.call_loss(model, lane, step), received)
+        elsewhere = SavedElsewhere()
+        with elsewhere.watch():
+            returned, handed = self._staged.run(lambda model: self.call_loss(model, lane, step), received)
         loss = None if handed is not None else self.finite(as_sum(returned, lane.samples), lane, step)
-        return StageLoss(received, handed, loss)
+        return StageLoss(received, handed, loss, in_one=elsewhere.seen)
 
     def how(self) -> How:
         """Say how the model was cut, how the stage's sums are exchanged, and how the optimizer runs."""

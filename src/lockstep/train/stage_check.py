@@ -13,7 +13,7 @@ from lockstep.errors import BadInput
 from lockstep.lanes.rng import seed_lane
 from lockstep.lanes.schedule import check_stages
 from lockstep.registry import STRATEGIES, describe
-from lockstep.stages.actions import bubble, check_order, draw, lane_order
+from lockstep.stages.actions import ZERO_BUBBLE, bubble, check_order, draw, lane_order
 from lockstep.stages.cuts import AUTO
 from lockstep.stages.survey import Survey
 from lockstep.strategies.base import as_sum
@@ -74,8 +74,11 @@ def schedule_text(spec: RunSpec, plan: Plan) -> str:
     share = bubble(order, spec.stage_count, lanes)
     head = (
         f"{spec.strategy}, {spec.stage_count} stages, {lanes} lanes a replica, {order}: a stage has nothing to do for "
-        f"{share:.0%} of a step, if all take equally long. 3 is the forward of lane 3, 3' its backward."
+        f"{share:.0%} of a step, if all take equally long. 3 is the forward of lane 3, 3' its backward"
     )
+    if order == ZERO_BUBBLE:
+        head += ', 3" the half of it that is for the weights'
+    head += "."
     return f"{head}\n\n{draw(order, spec.stage_count, lanes)}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from lockstep.report.collect import FinishedRun
-from lockstep.stages.actions import Action, lane_order, stage_actions
+from lockstep.stages.actions import ZERO_BUBBLE, Action, lane_order, stage_actions
 from lockstep.strategies.clock import PARTS, Span
 from lockstep.train.schema.rank_jsonl import StepLine
 from tests.unit.report.causes import run
@@ -77,9 +77,11 @@ def spans_of(
             while queue and _ready(queue[0], stage, stages, came):
                 action = queue.pop(0)
                 source, target = (stage - 1, stage + 1) if action.forward else (stage + 1, stage - 1)
-                start = max(free[stage], came.get((source, action), 0.0))
+                start = free[stage] if action.weights else max(free[stage], came.get((source, action), 0.0))
                 took = seconds[stage][0 if action.forward else 1]
-                sends = passing if 0 <= target < stages else 0.0
+                if not action.forward and order == ZERO_BUBBLE:
+                    took /= 2
+                sends = passing if 0 <= target < stages and not action.weights else 0.0
                 part = "forward" if action.forward else "backward"
                 made[stage].append(("wait", free[stage], start - free[stage], action.lane))
                 made[stage].append((part, start, took, action.lane))
@@ -94,7 +96,7 @@ def spans_of(
 
 def _ready(action: Action, stage: int, stages: int, came: dict[tuple[int, Action], float]) -> bool:
     source = stage - 1 if action.forward else stage + 1
-    return not 0 <= source < stages or (source, action) in came
+    return action.weights or not 0 <= source < stages or (source, action) in came
 
 
 def _named(span: Span, lanes: Sequence[int]) -> Span:

@@ -13,7 +13,7 @@ from lockstep.report.bubbles import bubble_of, middle_bubble
 from lockstep.report.charts import all_charts
 from lockstep.report.collect import FinishedRun, read_run
 from lockstep.report.compare import judge
-from lockstep.report.lane_actions import lane_actions
+from lockstep.report.lane_actions import LaneAction, lane_actions
 from lockstep.report.render import run_lines
 from lockstep.stages.actions import Action, bubble, lane_order, stage_actions, uneven_bubble
 from tests.unit.report.causes import run, way
@@ -39,6 +39,25 @@ def test_the_actions_are_those_of_the_schedule(strategy: str, schedule: str) -> 
     passed = [one for one in made if one.passing]
     assert all(one.passing == pytest.approx(1e-3) for one in passed)
     assert not [one for one in passed if one.stage == (2 if one.forward else 0)], "the ends have nobody to pass to"
+
+
+def test_a_backward_in_halves_is_two_actions() -> None:
+    """But on the first stage, where nobody waits for the first half, and for the last lane, whose halves are one."""
+    made = lane_actions(stage_run("pipeline", EQUAL[:1] * 2, schedule="zero-bubble"))
+    first, second = (
+        " ".join(f"{'F' if one.forward else 'W' if one.weights else 'B'}{one.lane}" for one in made if _is(one, stage))
+        for stage in range(2)
+    )
+    assert first == "F0 F1 B0 F2 B1 F3 B2 B3"
+    assert second == "F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3"
+    whole = bubble_of(stage_run("pipeline", EQUAL[:1] * 2, lanes=8, schedule="zero-bubble"))
+    assert whole is not None
+    assert whole.measured == pytest.approx(whole.uneven, abs=1e-4)
+    assert whole.measured == pytest.approx(uneven_bubble("zero-bubble", EQUAL[:1] * 2, 8), abs=1e-4)
+
+
+def _is(one: LaneAction, stage: int) -> bool:
+    return (one.rank, one.step) == (stage, 4)
 
 
 def test_replicas_have_lanes_of_their_own() -> None:

@@ -19,6 +19,7 @@ from lockstep.stages.actions import (
 )
 
 ORDERS = ["one-lane", "1f1b", "fill-drain"]
+HALVES = "zero-bubble"
 TABLE = {
     ("one-lane", 2, 0, 3): "F0 B0 F1 B1 F2 B2",
     ("one-lane", 2, 1, 3): "F0 B0 F1 B1 F2 B2",
@@ -26,6 +27,9 @@ TABLE = {
     ("1f1b", 2, 1, 4): "F0 B0 F1 B1 F2 B2 F3 B3",
     ("1f1b", 4, 0, 2): "F0 F1 B0 B1",
     ("1f1b", 3, 1, 4): "F0 F1 B0 F2 B1 F3 B2 B3",
+    ("zero-bubble", 2, 0, 3): "F0 F1 B0 W0 F2 B1 W1 B2 W2",
+    ("zero-bubble", 2, 1, 3): "F0 B0 F1 B1 W0 F2 B2 W1 W2",
+    ("zero-bubble", 4, 3, 2): "F0 B0 F1 B1 W0 W1",
     ("fill-drain", 2, 0, 3): "F0 F1 F2 B0 B1 B2",
     ("fill-drain", 2, 1, 3): "F0 F1 F2 B0 B1 B2",
 }
@@ -36,27 +40,30 @@ def test_table(asked: tuple[str, int, int, int], row: str) -> None:
     assert " ".join(map(str, stage_actions(*asked))) == row
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", [*ORDERS, HALVES])
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
 @pytest.mark.parametrize("lanes", [1, 2, 3, 8])
 def test_every_order_is_whole_and_ends(order: str, stages: int, lanes: int) -> None:
     """Every lane goes forward and backward once on every stage, backward in the order of lanes, and nobody waits on."""
     for stage, row in enumerate(timetable(order, stages, lanes)):
         done = [action for action in row if action is not None]
-        assert sorted(done) == sorted(Action(lane, forward) for lane in range(lanes) for forward in (True, False))
-        assert [action.lane for action in done if not action.forward] == list(range(lanes))
+        parts = [(True, False), (False, False), *([(False, True)] if order == HALVES else [])]
+        assert sorted(done) == sorted(Action(lane, *part) for lane in range(lanes) for part in parts)
+        for part in parts[1:]:
+            assert [action.lane for action in done if action[1:] == part] == list(range(lanes))
         assert done == stage_actions(order, stages, stage, lanes)
 
 
 def test_lanes_in_flight() -> None:
-    """1f1b holds as many lanes as stages follow, fill-drain all of them."""
+    """1f1b holds as many lanes as stages follow, zero-bubble as many as there are stages, fill-drain all of them."""
     streamed = [most_in_flight(stage_actions("1f1b", 4, stage, 8)) for stage in range(4)]
     filled = [most_in_flight(stage_actions("fill-drain", 4, stage, 8)) for stage in range(4)]
     alone = [most_in_flight(stage_actions("one-lane", 4, stage, 8)) for stage in range(4)]
-    assert (streamed, filled, alone) == ([4, 3, 2, 1], [8] * 4, [1] * 4)
+    halved = [most_in_flight(stage_actions(HALVES, 4, stage, 8)) for stage in range(4)]
+    assert (streamed, filled, alone, halved) == ([4, 3, 2, 1], [8] * 4, [1] * 4, [4] * 4)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", [*ORDERS, HALVES])
 @pytest.mark.parametrize(("stages", "lanes"), [(2, 1), (2, 8), (4, 4), (4, 16)])
 def test_the_bubble_is_what_the_timetable_shows(order: str, stages: int, lanes: int) -> None:
     rows = timetable(order, stages, lanes)
@@ -70,6 +77,12 @@ def test_equal_stages_have_the_bubble_of_theory_whatever_backward_takes(order: s
     assert uneven_bubble(order, [(1.0, 2.5)] * stages, lanes) == pytest.approx(bubble(order, stages, lanes))
 
 
+@pytest.mark.parametrize(("stages", "lanes"), [(2, 4), (2, 8), (3, 8), (4, 8), (8, 16)])
+def test_halves_leave_a_third_of_the_bubble(stages: int, lanes: int) -> None:
+    """Of forward and both halves of a backward, each stage before costs one in place of three."""
+    assert bubble(HALVES, stages, lanes) == pytest.approx((stages - 1) / (3 * lanes + stages - 1))
+
+
 def test_the_bubble_of_uneven_stages() -> None:
     """Three lanes of 1 s, then 4 s: the second stage works from second 1 to 13, the first for 3 s."""
     assert uneven_bubble("fill-drain", [(1.0, 0.0), (4.0, 0.0)], 3) == pytest.approx(1 - 15 / (2 * 13))
@@ -79,13 +92,17 @@ def test_the_bubble_of_uneven_stages() -> None:
 
 def test_drawing() -> None:
     assert draw("1f1b", 2, 3) == "stage 0  0  1  .  0' 2  1' .  2'\nstage 1  .  0  0' 1  1' 2  2' ."
+    assert draw(HALVES, 2, 2) == "stage 0  0  1  .  0' 0\" 1' 1\"\nstage 1  .  0  0' 1  1' 0\" 1\""
 
 
 def test_the_drawing_of_the_documentation() -> None:
     page = (Path(__file__).parents[3] / "docs" / "model-parallelism.md").read_text(encoding="utf-8")
     assert draw("1f1b", 2, 4) in page
+    assert draw(HALVES, 2, 4) in page
 
 
 def test_an_order_that_there_is_not() -> None:
-    with pytest.raises(BadInput, match=r"1f1b or fill-drain: there is none called '1f1'; did you mean '1f1b'\?"):
+    with pytest.raises(
+        BadInput, match=r"1f1b, zero-bubble or fill-drain: there is none called '1f1'; did you mean '1f1b'\?"
+    ):
         check_order("1f1")

@@ -185,7 +185,7 @@ def _waits(one: Flow, rank: int) -> str:
 
 def _bar(action: LaneAction, one: Flow, frame: RowFrame, top: float) -> Markup:
     way = "forward" if action.forward else "backward"
-    number = f"{action.lane}{'' if action.forward else chr(39)}"
+    number = f"{action.lane}{'' if action.forward else chr(34) if action.weights else chr(39)}"
     passing = f", {duration(action.passing)} of it passing on" if action.passing else ""
     tip = (
         f"{one.name}, stage {action.stage}, step {action.step}: {way} of lane {action.lane}, "

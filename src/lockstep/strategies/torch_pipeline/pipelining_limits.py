@@ -16,7 +16,7 @@ from torch import Tensor
 from lockstep.data.augment import generators_restored
 from lockstep.data.loader import LaneBatch, Share, batches
 from lockstep.errors import BadInput
-from lockstep.stages.actions import ONE_FORWARD_ONE_BACKWARD
+from lockstep.stages.actions import FILL_DRAIN
 from lockstep.stages.cuts import AUTO
 from lockstep.stages.survey import Survey
 
@@ -51,7 +51,7 @@ def check_counts(settings: Settings, lanes: int) -> None:
             f"strategy torch-pipeline is one replica of {settings.workers} stages, and --stages {stages} gives "
             f"{settings.replicas} replicas: use --stages {settings.workers}, or strategy pipeline"
         )
-    if lanes < stages and settings.pipeline_schedule == ONE_FORWARD_ONE_BACKWARD:
+    if lanes < stages and settings.pipeline_schedule != FILL_DRAIN:
         raise BadInput(
             f"strategy torch-pipeline: {WHO} needs as many lanes as stages for 1f1b, and there are {lanes} lanes for "
             f"{stages} stages: use --lanes {stages} or more, or --pipeline-schedule fill-drain"

@@ -13,7 +13,7 @@ from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 
 from lockstep.errors import BadInput, LockstepError
 from lockstep.lanes.rng import seed_lane
-from lockstep.stages.actions import FILL_DRAIN, check_order
+from lockstep.stages.actions import FILL_DRAIN, check_order, lane_order
 from lockstep.stages.layer_costs import ChainRun, untouched
 from lockstep.state.holdings import Holding, plain_holdings
 from lockstep.strategies.base import How, LaneLoss, StepStats, Training, Tuned, as_sum, scale_gradients
@@ -80,9 +80,9 @@ class TorchPipeline(CutStrategy):
         return self._optimizer
 
     def order_of(self, training: Training) -> str:
-        """Return the order that was asked for."""
+        """Return the order that was asked for, or the nearest that torch has."""
         check_order(training.settings.pipeline_schedule)
-        return training.settings.pipeline_schedule
+        return lane_order("torch-pipeline", training.settings.pipeline_schedule)
 
     def look_at(self, survey: Survey, cut: list[int]) -> None:
         """Note what passes at the ends of this stage, on an example; refuse what torch cannot pass or share."""
