@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Each of the processes that run tests has services of its own, started when it first needs them.
     """
+    for item in items:
+        _thin_out(item)
     if not config.getoption("--soak"):
         soak = {item for item in items if item.get_closest_marker("soak")}
         config.hook.pytest_deselected(items=list(soak))
@@ -57,6 +59,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.system)
         elif item.path.name not in APART:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+def _thin_out(item: pytest.Item) -> None:
+    """Leave some combinations of parameters to the soak: every value of each still runs, with several of the others."""
+    thinned = item.get_closest_marker("thinned")
+    if thinned is None or not isinstance(item, pytest.Function):
+        return
+    first, every = thinned.args
+    places = item.callspec.indices
+    if places[first] and sum(places.values()) % every:
+        item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture

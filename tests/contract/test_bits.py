@@ -56,6 +56,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
         yield started, hosts
 
 
+@pytest.mark.thinned("group", 3)
 @pytest.mark.parametrize("name", NAMES)
 def test_processes(name: str, group: tuple[Ranks, list[int]]) -> None:
     ranks, hosts = group
@@ -116,6 +117,7 @@ def test_a_host_that_refuses_an_arena_is_heard_of_on_all() -> None:
     assert said == ["collectives over gloo (no arena: only 3.0 MiB may still be taken)"] * 3
 
 
+@pytest.mark.thinned("workers", 2)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("name", NAMES)
 def test_threads(name: str, workers: int) -> None:
@@ -123,6 +125,7 @@ def test_threads(name: str, workers: int) -> None:
     assert train(name, "dp", alone(), workers) == (digest, list(losses))
 
 
+@pytest.mark.thinned("group", 2)
 @pytest.mark.parametrize("name", ["tokens", "whole tensors", "now and then", "in pieces"])
 def test_an_inexact_sum_is_near_and_the_same_on_as_many_workers(name: str, group: tuple[Ranks, list[int]]) -> None:
     """A running sum per worker, then the tree over workers: exact where each has one lane, else its own bits."""

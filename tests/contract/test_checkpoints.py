@@ -59,6 +59,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
         yield started, hosts
 
 
+@pytest.mark.thinned("group", 2)
 @pytest.mark.parametrize("name", NAMES)
 def test_single_then_processes_then_threads(name: str, group: tuple[Ranks, list[int]], tmp_path: Path) -> None:
     ranks, hosts = group
@@ -78,7 +79,8 @@ def test_single_then_processes_then_threads(name: str, group: tuple[Ranks, list[
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["one.safetensors", "two.safetensors"]
 
 
-@pytest.mark.parametrize("stop", [0, 1, EPOCH_STEPS, 2 * EPOCH_STEPS])
+@pytest.mark.thinned("stop", 2)
+@pytest.mark.parametrize("stop", [1, 0, EPOCH_STEPS, 2 * EPOCH_STEPS])
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.epochs == 2])
 def test_threads_then_single(name: str, stop: int, tmp_path: Path) -> None:
     """Before the first step, within an epoch, between two, and after the last."""

@@ -19,8 +19,10 @@ from tests.contract.ways import HERE, LAUNCHED, TYPED, crossed, make, params
 WORKERS = 2
 UNEVEN = 3
 """Workers that share four lanes, and two nodes, unevenly; what others start has two workers."""
-WAYS = [("inline", 1), ("spawn", 2), ("spawn, here", 4), ("srun over nodes", 2)]
+WAYS = [("inline", 1), ("spawn", 2), ("spawn, here", 4)]
 WAYS += [*((name, UNEVEN) for name in LAUNCHED), *((name, WORKERS) for name in TYPED)]
+ALWAYS = ["inline", "spawn", "spawn, here", *LAUNCHED, "by hand, file", "by variables"]
+"""The others are typed in the tests of the launchers' pages (tests/system/test_launcher_pages.py)."""
 FAULTS = {
     "raises": "ValueError: the fourth batch is cursed",
     "killed": "signal 9",
@@ -41,7 +43,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     return {"losses": run.losses, "digest": run.result.digest, "metrics": run.result.metrics}
 
 
-@pytest.mark.parametrize(("name", "workers"), params(WAYS))
+@pytest.mark.parametrize(("name", "workers"), params(WAYS, always=ALWAYS))
 def test_trains(
     name: str, workers: int, request: pytest.FixtureRequest, tmp_path: Path, expected: dict[str, Any]
 ) -> None:

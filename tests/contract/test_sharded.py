@@ -61,6 +61,7 @@ def train_here(rank: int, size: int, name: str, backend: str) -> tuple[str, list
     return trainer.digest(), losses
 
 
+@pytest.mark.thinned("ranks", 2)
 @pytest.mark.parametrize("name", NAMES)
 def test_dividing_changes_no_bit(name: str, ranks: Ranks) -> None:
     digest, losses = reference(name)

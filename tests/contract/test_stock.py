@@ -133,6 +133,7 @@ def stages(request: pytest.FixtureRequest) -> Iterator[Ranks]:
         yield started
 
 
+@pytest.mark.thinned("ranks", 3)
 @pytest.mark.parametrize("name", SHARDED)
 def test_fsdp_is_near_one_device_also_in_a_short_batch(name: str, ranks: Ranks) -> None:
     losses, state = reference(name, 100)
@@ -145,6 +146,7 @@ def test_fsdp_is_near_one_device_also_in_a_short_batch(name: str, ranks: Ranks) 
         check_near(came, state, parameters_of(name))
 
 
+@pytest.mark.thinned("stages", 3)
 @pytest.mark.parametrize("schedule", ["1f1b", "fill-drain"])
 @pytest.mark.parametrize("name", PIPED)
 def test_pipelining_is_near_one_device_on_every_rank(name: str, schedule: str, stages: Ranks) -> None:

@@ -118,11 +118,14 @@ def params(names: Sequence[str | tuple[str, int | str]], always: Sequence[str] |
     return [pytest.param(*row, marks=marks(row[0], soak=always is not None and row[0] not in always)) for row in rows]
 
 
-def crossed(names: Sequence[str], cases: Iterable[str]) -> list[object]:
-    """Return every way with every case: the first way always has all, each other way one in turn; the rest soak."""
+def crossed(names: Sequence[str], cases: Iterable[str], soaked: Sequence[str] = ()) -> list[object]:
+    """Return every way with every case: the first way always has all, each other way one in turn; the rest soak.
+
+    So do the ways in `soaked`, where another that always runs is close to them.
+    """
     cases = list(cases)
     return [
-        pytest.param(name, case, marks=marks(name, soak=place > 0 and number != place % len(cases)))
+        pytest.param(name, case, marks=marks(name, soak=name in soaked or (place > 0 and number != place % len(cases))))
         for place, name in enumerate(names)
         for number, case in enumerate(cases)
     ]

@@ -53,6 +53,7 @@ def test_a_small_training_ends_by_hand() -> None:
     assert isinstance(by_hand(OURS, 200, 8), float)
 
 
+@pytest.mark.soak  # the quick form of the benchmark does it too
 def test_a_small_training_ends_in_lightning() -> None:
     installed = importlib.util.find_spec("lightning") is not None
     trained = in_lightning(OURS, 200, 8)

@@ -126,7 +126,7 @@ def test_a_recipe_that_is_not_deterministic_is_found_by_running_twice(cli: Comma
     assert any(re.fullmatch(pattern, note) for note in row["notes"]), row["notes"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
 def test_interrupted_it_reports_and_resume_goes_on(number: signal.Signals, tmp_path: Path, cli: CommandLine) -> None:
     marked = Marked()
     command = [LOCKSTEP, "compare", f"{TINY}:slow", "--strategies", "single,ddp", "--threads", "2", "--steps", "3"]

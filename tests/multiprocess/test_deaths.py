@@ -44,7 +44,7 @@ def long_folder(parent: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "phase"), crossed(LAUNCHERS, PHASES))
+@pytest.mark.parametrize(("name", "phase"), crossed(LAUNCHERS, PHASES, soaked=["mpich"]))
 def test_a_rank_is_killed(name: str, phase: str, request: pytest.FixtureRequest, tmp_path: Path, digest: str) -> None:
     draw = random.Random(f"{name} {phase}")
     rank, step = draw.randrange(2), draw.randrange(5, STEPS)
@@ -79,7 +79,13 @@ def left_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("number", "turn"), [*((signal.SIGKILL, turn) for turn in range(2)), (signal.SIGHUP, 0), (signal.SIGQUIT, 0)]
+    ("number", "turn"),
+    [
+        (signal.SIGKILL, 0),
+        pytest.param(signal.SIGKILL, 1, marks=pytest.mark.soak),
+        (signal.SIGHUP, 0),
+        (signal.SIGQUIT, 0),
+    ],
 )
 def test_the_command_is_killed(number: signal.Signals, turn: int, tmp_path: Path) -> None:
     """At an instant between its first line and its last: no process is left, and no file outside the run folder."""

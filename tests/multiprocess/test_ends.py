@@ -36,7 +36,9 @@ ENDS = {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}
 """The exit code of the command, by the signal that ends it."""
 
 
-@pytest.mark.parametrize(("name", "ending"), crossed(["spawn", "torchrun", "srun", "openmpi", "mpich"], ENDS))
+@pytest.mark.parametrize(
+    ("name", "ending"), crossed(["spawn", "torchrun", "srun", "openmpi", "mpich"], ENDS, soaked=["mpich"])
+)
 def test_ended_from_outside(name: str, ending: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     number = signal.Signals[ending]
     _, marked = make(name, request, tmp_path)

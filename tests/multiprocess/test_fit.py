@@ -51,15 +51,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_bad_input_is_one_line(name: str, tmp_path: Path) -> None:
+def test_bad_input_is_one_line(name: str, tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "dies.py").write_text(DIES)
     arguments, said = REFUSED[name]
-    marked = Marked()
-    done = marked.run([LOCKSTEP, "fit", *arguments], tmp_path)
+    done = cli("fit", *arguments)
     assert done.code == 2, done.text
     assert said in done.err
     assert done.err.count("\n") == 1
-    assert marked.survivors() == []
 
 
 def test_what_is_predicted_is_what_a_run_takes(tmp_path: Path) -> None:
@@ -104,9 +102,9 @@ def test_a_model_that_is_no_chain_is_a_row_with_its_reason(cli: CommandLine, tmp
         ("2Gigs", 2, "there is no unit 'Gigs'"),
     ],
 )
-def test_the_memory_of_a_stage(limit: str, code: int, said: str, tmp_path: Path) -> None:
+def test_the_memory_of_a_stage(limit: str, code: int, said: str, cli: CommandLine, tmp_path: Path) -> None:
     asked = ["run", "mlp", "--strategy", "layers", "--workers", "2", "--stage-memory", limit, "--steps", "1"]
-    done = Marked().run([LOCKSTEP, *asked, "--out", "run"], tmp_path)
+    done = cli(*asked, "--out", "run")
     assert done.code == code, done.text
     assert said in " ".join(done.err.split())
     assert (tmp_path / "run").exists() == (code == 0)

@@ -41,7 +41,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
         pytest.param("spawn", "forkserver", marks=pytest.mark.soak),
         ("dp", ""),
         pytest.param("single", "spawn", marks=pytest.mark.soak),
-        ("torchrun", "spawn"),
+        pytest.param("torchrun", "spawn", marks=pytest.mark.soak),
     ],
 )
 def test_loader_workers_find_the_recipe(way: str, method: str, reference: str, tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
     return read_finished(start_run(spec, tmp_path_factory.mktemp("alone") / "out")).result.digest
 
 
-@pytest.mark.parametrize(("every", "step"), [(["--checkpoint-every", "2"], 4), ([], None)])
+@pytest.mark.parametrize(
+    ("every", "step"), [(["--checkpoint-every", "2"], 4), pytest.param([], None, marks=pytest.mark.soak)]
+)
 def test_torchrun_goes_on_after_a_killed_worker(
     tmp_path: Path, digest: str, every: list[str], step: int | None
 ) -> None:

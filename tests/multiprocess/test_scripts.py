@@ -65,6 +65,7 @@ def test_inline(cli: CommandLine) -> None:
     assert "on 1 worker," in done.out
 
 
+@pytest.mark.thinned("name", 3)
 @pytest.mark.parametrize("name", ["inline", "spawn", "torchrun"])
 @pytest.mark.parametrize(
     ("typed", "env", "threads"),

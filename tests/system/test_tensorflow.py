@@ -86,7 +86,15 @@ def by_variables(python: str, script: str, tmp_path: Path, **fields: str) -> lis
     return [one.start([python, script], tmp_path) for one in marks]
 
 
-@pytest.mark.parametrize("name", ["by variables", "torchrun", pytest.param("srun over nodes", marks=SOAK), "mpich"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("by variables", marks=SOAK),
+        "torchrun",
+        pytest.param("srun over nodes", marks=SOAK),
+        pytest.param("mpich", marks=SOAK),
+    ],
+)
 def test_typed(name: str, tensorflow_python: str, alone: float, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """A launcher in front of the plain script: no Lockstep but `join()`."""
     if name == "by variables":
