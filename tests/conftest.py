@@ -41,6 +41,9 @@ APART = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="also run the tests marked soak, see scripts/soak-tests")
+    parser.addoption(
+        "--thinner", action="store_true", help="of the tests marked thinned, run a third: on another torch"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -49,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Each of the processes that run tests has services of its own, started when it first needs them.
     """
     for item in items:
-        _thin_out(item)
+        _thin_out(item, thinner=3 if config.getoption("--thinner") else 1)
     if not config.getoption("--soak"):
         soak = {item for item in items if item.get_closest_marker("soak")}
         config.hook.pytest_deselected(items=list(soak))
@@ -61,14 +64,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
-def _thin_out(item: pytest.Item) -> None:
+def _thin_out(item: pytest.Item, thinner: int) -> None:
     """Leave some combinations of parameters to the soak: every value of each still runs, with several of the others."""
     thinned = item.get_closest_marker("thinned")
     if thinned is None or not isinstance(item, pytest.Function):
         return
     first, every = thinned.args
     places = item.callspec.indices
-    if places[first] and sum(places.values()) % every:
+    if places[first] and sum(places.values()) % (every * thinner):
         item.add_marker(pytest.mark.soak)
 
 

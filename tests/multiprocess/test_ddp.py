@@ -174,6 +174,7 @@ def test_a_reentrant_checkpoint_is_named(ranks: Ranks) -> None:
         assert "use_reentrant=False" in outcome.text
 
 
+@pytest.mark.thinned("ranks", 2)
 @pytest.mark.parametrize(("compiler", "outside"), [("eager", False), ("aot_eager", False), ("eager", True)])
 def test_compiled_model(ranks: Ranks, compiler: str, outside: bool) -> None:
     same(ranks, kinds.compiled, compiler, outside)

@@ -57,7 +57,10 @@ def test_ended_from_outside(name: str, ending: str, request: pytest.FixtureReque
     assert len(read_rank(tmp_path / "out" / "rank-0.jsonl")) >= 4
 
 
-@pytest.mark.parametrize(("fault", "launcher"), [("lock", "spawn"), ("stop", "spawn"), ("stop", "torchrun")])
+@pytest.mark.parametrize(
+    ("fault", "launcher"),
+    [("lock", "spawn"), pytest.param("stop", "spawn", marks=pytest.mark.soak), ("stop", "torchrun")],
+)
 def test_a_worker_that_runs_no_python_ends_with_the_command(fault: str, launcher: str, tmp_path: Path) -> None:
     """It holds the interpreter's lock in a call of C, or is stopped: only the kernel can end it."""
     marked = Marked()

@@ -41,7 +41,7 @@ def test_a_failing_script_ends_all(name: str, request: pytest.FixtureRequest, tm
     assert marked.survivors() == []
 
 
-@pytest.mark.parametrize("name", params(LAUNCHERS, always=["torchrun", "openmpi"]))
+@pytest.mark.parametrize("name", params(LAUNCHERS, always=["openmpi"]))
 def test_the_example_of_an_own_loop(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     command, marked = launcher(name, request, tmp_path)
     done = marked.run([*command, OWN_LOOP], tmp_path)
@@ -50,7 +50,7 @@ def test_the_example_of_an_own_loop(name: str, request: pytest.FixtureRequest, t
     assert done.out.count("loss") == 1
 
 
-@pytest.mark.parametrize("backend", ["gloo", "shm"])
+@pytest.mark.parametrize("backend", [pytest.param("gloo", marks=pytest.mark.soak), "shm"])
 def test_the_example_of_a_stock_loop(backend: str, cli: CommandLine) -> None:
     done = cli.apart("launch", "--workers", "2", STOCK_DDP, "--", "--backend", backend)
     assert done.code == 0, done.text

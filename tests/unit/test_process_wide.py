@@ -53,6 +53,7 @@ def test_the_command_line_refuses_it_in_one_line(cli: CommandLine) -> None:
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.thinned("leave", 2)
 @pytest.mark.parametrize("imports", ["import torch.distributed, lockstep", "import lockstep, torch.distributed"])
 @pytest.mark.parametrize(("leave", "known"), [("", "True False"), ("shm", "False False")])
 def test_shm(imports: str, leave: str, known: str) -> None:
