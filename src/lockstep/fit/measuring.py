@@ -30,6 +30,7 @@ from lockstep.strategies.optimizer_memory import state_bytes
 from lockstep.torch_compat.late_compiler import import_compiler
 from lockstep.train.compiler_import import delay_compiler
 from lockstep.train.malloc import keep_freed_memory
+from lockstep.train.model_check import check_initialised
 from lockstep.train.stage_check import first_lane
 from lockstep.world.place import Place
 from lockstep.world.worker_device import choose_device
@@ -64,7 +65,9 @@ def measure_lane(spec: RunSpec) -> LaneFacts:
     data = _make_data(recipe, meter)
     plan = spec.plan(recipe, data.training)
     torch.manual_seed(recipe.seed)
-    model = recipe.model().to(device)
+    model = recipe.model()
+    check_initialised(model)
+    model = model.to(device)
     state, sliced = state_bytes(recipe.optimizer, model)
     batch = first_lane(recipe, data.training, plan)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 import torch.distributed as dist
 
 # torch.distributed has the stores too, as documented names, but its types do not export them.
@@ -20,6 +21,7 @@ __all__ = [
     "Store",
     "TCPStore",
     "all_gather_single",
+    "averages",
     "default_group",
     "default_store",
     "group_all_gather",
@@ -39,6 +41,16 @@ def group_all_gather(group: dist.ProcessGroup) -> Callable[..., Any]:
     """
     method: Callable[..., Any] = getattr(group, "all_gather_single", None) or group._allgather_base
     return method
+
+
+def averages(device: str) -> bool:
+    """Say whether a reduce-scatter that is asked for the mean gives it; all ranks must ask.
+
+    gloo takes the request in torch 2.8, and gives the sum.
+    """
+    ones, mean = torch.ones(dist.get_world_size(), device=device), torch.zeros(1, device=device)
+    dist.reduce_scatter_tensor(mean, ones, op=dist.ReduceOp.AVG)
+    return mean.item() == 1.0
 
 
 def default_group() -> dist.ProcessGroup:

@@ -19,6 +19,7 @@ from lockstep.stages.survey import Survey
 from lockstep.strategies.base import as_sum
 from lockstep.strategies.optimizer_memory import STAGE_MEMORY, stage_memory
 from lockstep.train.evaluations import evaluation_batch
+from lockstep.train.model_check import check_batchnorm, check_initialised
 
 if TYPE_CHECKING:
     from lockstep.recipe import Plan, Recipe
@@ -50,6 +51,8 @@ def check_model(spec: RunSpec, recipe: Recipe, dataset: Any, plan: Plan) -> Surv
     """Refuse a model that cannot be cut as asked for; return what its layers are."""
     torch.manual_seed(recipe.seed)
     model = recipe.model()
+    check_initialised(model)
+    check_batchnorm(model, device="cpu", workers=spec.workers, exact=True)
 
     def example(one: nn.Module) -> Tensor:
         seed_lane(recipe.seed, 0, 0, "cpu")

@@ -37,6 +37,7 @@ from lockstep.train.determinism import deterministic
 from lockstep.train.evaluate import evaluate
 from lockstep.train.final_weights import weight_names
 from lockstep.train.malloc import keep_freed_memory
+from lockstep.train.model_check import check_batchnorm, check_initialised
 from lockstep.train.optimizer_settings import first_settings
 from lockstep.train.optimizer_state import optimizer_state_dict
 from lockstep.train.same_start import Marks, check_same_data, check_same_model, data_marks
@@ -103,6 +104,7 @@ class Trainer:
         if not isinstance(model, nn.Module):
             torch.manual_seed(self.seed)
             model = model()
+        check_initialised(model)
         if self.mesh.everyone.size > 1:
             check_same_model(self.mesh.everyone, model, {"seed": self.seed, "lanes": self.lanes}, passed=passed)
         model = model.to(world.device)
@@ -111,6 +113,7 @@ class Trainer:
         self._fill_up = (asked.sync_batchnorm or description.equal_lanes) and replicas > 1
         if asked.sync_batchnorm:
             model = with_sync_batchnorm(model, self.lanes, replicas)
+        check_batchnorm(model, device=world.device, workers=world.size, exact=description.exact)
         training = Training(
             model=model,
             optimizer=optimizer,

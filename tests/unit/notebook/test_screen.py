@@ -54,7 +54,7 @@ def test_the_starter_finds_what_the_kernel_finds(tmp_path: Path) -> None:
 def test_an_interrupt_waits_until_there_is_something_to_end() -> None:
     import signal
 
-    reached = []
+    reached, before = [], signal.getsignal(signal.SIGINT)
 
     def start() -> None:
         with interrupts_wait():
@@ -64,7 +64,7 @@ def test_an_interrupt_waits_until_there_is_something_to_end() -> None:
     with pytest.raises(KeyboardInterrupt):
         start()
     assert reached == ["the end"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_notebook_shows_the_readers_own_lines_and_the_message() -> None:

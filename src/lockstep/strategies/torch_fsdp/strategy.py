@@ -18,6 +18,7 @@ from lockstep.strategies.base import How, Training
 from lockstep.strategies.load_state import SCALARS, load_plain
 from lockstep.strategies.stock_step import StockStrategy
 from lockstep.strategies.torch_fsdp.fsdp_blocks import check_parameters, find_blocks, first_row
+from lockstep.torch_compat.distributed import averages
 
 if TYPE_CHECKING:
     from lockstep.mesh import Mesh
@@ -39,6 +40,9 @@ class TorchFSDP(StockStrategy):
             self._root = fully_shard(model, mesh=over)
         except (ValueError, NotImplementedError) as error:
             raise BadInput(f"strategy torch-fsdp: torch's fully_shard refuses this model: {error}") from error
+        if not averages(world.device):
+            for module in (*self._blocks, self._root):
+                module.set_force_sum_reduction_for_comms(True)
         super().__init__(mesh, training, model)
 
     def how(self) -> How:
