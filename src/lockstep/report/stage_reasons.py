@@ -15,7 +15,7 @@ import statistics
 from lockstep.report.bubbles import Bubble
 from lockstep.report.rows import Row
 from lockstep.report.units import plural
-from lockstep.stages.actions import ORDERS, bubble
+from lockstep.stages.actions import ORDERS, ZERO_BUBBLE, bubble
 
 LONGER = 1.25
 """A stage that computes so many times as long as the others is what they wait for."""
@@ -88,12 +88,15 @@ def _few_lanes(row: Row, stages: int) -> str | None:
         return None
     measured = f" (measured {row.bubble.measured:.0%})" if row.bubble else ""
     few = f"{plural(lanes, 'lane')} on {stages} stages: bubble {shares[1]:.0%}{measured}"
+    halves = ""
+    if row.strategy == "pipeline" and _order(row) != ZERO_BUBBLE:
+        halves = f"; --pipeline-schedule zero-bubble has {bubble(ZERO_BUBBLE, stages, lanes):.0%}"
     if len(allowed) == 1:
-        return f"{few}; a global batch of {row.global_batch} has no room for twice the lanes: make it larger"
+        return f"{few}; a global batch of {row.global_batch} has no room for twice the lanes: make it larger{halves}"
     more = next((times for times, share in shares.items() if share <= BUBBLE), allowed[-1])
     return (
         f"{few}, with {more * lanes} lanes {shares[more]:.0%}: --lanes {more * row.lanes}, if a lane stays large "
-        "enough to compute well"
+        f"enough to compute well{halves}"
     )
 
 

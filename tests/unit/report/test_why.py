@@ -221,6 +221,7 @@ def test_the_largest_source_of_a_bubble_speaks() -> None:
     """Both are true: there are few lanes, and one stage computes longer. What costs more is told."""
     few = stage_run(seconds=((10e-3, 20e-3), (13e-3, 26e-3)), lanes=2)
     assert sentence(compared(few), "pipeline").startswith("2 lanes on 2 stages: bubble 33%")
+    assert sentence(compared(few), "pipeline").endswith("; --pipeline-schedule zero-bubble has 14%")
     longer = stage_run(seconds=((10e-3, 20e-3), (50e-3, 90e-3)), lanes=4)
     assert sentence(compared(longer), "pipeline").startswith("stage 1 computes")
 
