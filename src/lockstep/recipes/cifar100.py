@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
 from lockstep.data.cifar100_archive import open_images
 from lockstep.recipe import Recipe
@@ -29,6 +31,16 @@ def recipe(data: str | None = None) -> Recipe:
         lanes=8,  # the same bits on up to 8 workers; on two, 8 lanes take as long as 2
         stages=lambda model: [model.enter, *model.get_submodule("stages").children(), model.pool, model.head],
     )
+
+
+def float64(data: str | None = None) -> Recipe:
+    """Return `cifar100:float64`, the same in double precision: for comparisons that rounding must not blur."""
+    return recipe(data).override(model=lambda: ResNet().double(), collate=_collate_float64, name="cifar100:float64")
+
+
+def _collate_float64(samples: list[Any]) -> tuple[Tensor, Tensor]:
+    images, labels = default_collate(samples)
+    return images.double(), labels
 
 
 class ResidualBlock(nn.Module):

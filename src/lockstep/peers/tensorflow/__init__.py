@@ -16,7 +16,7 @@ PEER = PeerDescription(
     program="lockstep.peers.tensorflow.program",
     launcher="spawn",
     python="lockstep.peers.tensorflow.python:rank_python",
-    twins=("mlp", "cifar100"),
+    twins=("mlp", "cifar100", "cifar100:float64"),
     prepare="lockstep.peers.tensorflow.prepare:prepare",
     unavailable=_unavailable,
 )

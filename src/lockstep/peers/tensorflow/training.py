@@ -64,6 +64,7 @@ class TwinTraining:
         self.buffers = [name for name in self.variables if name.endswith(RUNNING)]
         self.parameters = [name for name in self.variables if name not in self.buffers]
         trained = {name: self.variables[name] for name in self.parameters}
+        self._precision = next(iter(trained.values())).dtype
         self.optimizer: TwinOptimizer = OPTIMIZERS[self._kind](settings, trained)
         self.steps = 0
         self._graphs: dict[tuple[int, ...], Callable[..., Any]] = {}
@@ -73,7 +74,8 @@ class TwinTraining:
     @property
     def gradient_bytes(self) -> int:
         """What a rank puts into the all-reduce."""
-        return 4 * sum(int(np.prod(self.variables[name].shape)) for name in (*self.parameters, *self.buffers))
+        numbers = sum(int(np.prod(self.variables[name].shape)) for name in (*self.parameters, *self.buffers))
+        return int(self._precision.size) * numbers
 
     def step(self, given: StepInput) -> tuple[float, GraphTimes]:
         """Train on a batch; return the sum of this rank's losses, and when the parts were done."""
@@ -83,9 +85,9 @@ class TwinTraining:
         total, times = graph(
             *(tf.constant(part) for part in given.parts),
             tf.constant(given.mask),
-            tf.constant((given.weight > 0) / given.samples, tf.float32),
-            tf.constant((given.weight > 0) / given.all_lanes, tf.float32),
-            tf.constant(self.optimizer.scalars(self.steps), tf.float32),
+            tf.constant((given.weight > 0) / given.samples, self._precision),
+            tf.constant((given.weight > 0) / given.all_lanes, self._precision),
+            tf.constant(self.optimizer.scalars(self.steps), self._precision),
         )
         loss, (forward, backward, exchange) = float(total), np.maximum.accumulate(times.numpy()).tolist()
         self.steps += 1

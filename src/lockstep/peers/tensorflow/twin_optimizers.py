@@ -82,7 +82,7 @@ class SGD:
         tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,
             accum=self.state[name]["momentum_buffer"].handle,
-            lr=self._rate,
+            lr=tf.constant(self._rate, variable.dtype),
             grad=gradient + self._decay * variable if self._decay else gradient,
             momentum=self._momentum,
             use_nesterov=self._nesterov,

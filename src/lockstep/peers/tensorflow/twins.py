@@ -64,7 +64,7 @@ def cifar100(weights: Weights, images: Any, training: TrainingInput | None) -> t
     return _linear(weights, "head", tf.reduce_mean(inner, (1, 2))), statistics
 
 
-TWINS: dict[str, Forward] = {"mlp": mlp, "cifar100": cifar100}
+TWINS: dict[str, Forward] = {"mlp": mlp, "cifar100": cifar100, "cifar100:float64": cifar100}
 
 
 def _linear(weights: Weights, name: str, values: Any) -> Any:
@@ -90,13 +90,24 @@ def _batch_norm(
     parts = []
     sums = [tf.zeros_like(scale), tf.zeros_like(scale)]
     for lane in tf.split(values, training.lanes) if len(training.lanes) > 1 else [values]:
-        normed, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
-            x=lane, scale=scale, offset=offset, mean=[], variance=[], epsilon=EPSILON, is_training=True
-        )
+        normed, mean, variance = _normalised(lane, scale, offset)
         parts.append(normed)
         sums = [sums[0] + mean, sums[1] + variance]
     statistics |= {f"{name}.{running}": total for running, total in zip(RUNNING, sums, strict=True)}
     return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
+
+
+def _normalised(values: Any, scale: Any, offset: Any) -> tuple[Any, Any, Any]:
+    """Return normalised values, their mean, and their variance as the running one counts it: over n - 1."""
+    if values.dtype == tf.float64:  # the fused kernel has no double precision
+        mean, variance = tf.nn.moments(values, (0, 1, 2))
+        count = tf.cast(tf.size(values) // tf.size(scale), tf.float64)
+        normed = tf.nn.batch_normalization(values, mean, variance, offset, scale, EPSILON)
+        return normed, mean, variance * count / (count - 1)
+    normed, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=values, scale=scale, offset=offset, mean=[], variance=[], epsilon=EPSILON, is_training=True
+    )
+    return normed, mean, variance
 
 
 def to_tensorflow(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
