@@ -1,4 +1,7 @@
-"""The recommendation: the fastest that fits, the leanest, and by how much; or that there is no clear winner."""
+"""The recommendation: the fastest that fits, the leanest, and by how much; or that there is no clear winner.
+
+Where a row has no spread (one repeat of few steps), nothing is called faster than anything.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from lockstep.registry import BASELINE, DEFAULT
-from lockstep.report.rows import Row
+from lockstep.report.rows import FEWEST_STEPS, Row
 from lockstep.report.sweep import sweeps
 from lockstep.report.units import plural
 from lockstep.train.same_bits import promises_bits
@@ -19,28 +22,40 @@ MANY_TIMES = 1.5
 
 def recommend(rows: Sequence[Row], cpus: int) -> tuple[str, ...]:
     """Return the recommendation, a sentence each; empty if nothing ran. `cpus` could compute, or 0: not known."""
-    ran = [row for row in rows if row.step_seconds and row.step_spread and row.finite]
+    ran = [row for row in rows if row.step_seconds and row.finite]
     if not ran:
         return ()
     fastest = min(ran, key=lambda row: row.step_seconds or math.inf)
-    equals = [row for row in ran if row is not fastest and _overlap(fastest, row)]
-    sentences = [_tie(fastest, equals) if equals else _winner(fastest, ran), _leanest(fastest, ran), _lanes(ran)]
+    untold = [row for row in ran if row.step_spread is None]
+    sentences = [_first(fastest, ran, untold), _leanest(None if untold else fastest, ran), _lanes(ran)]
     sentences.append(_idle(ran, cpus))
     unfit = [row.name for row in rows if row.why_not.startswith("does not fit")]
     if unfit:
         sentences.append(f"{_list(unfit)} did not fit into memory.")
-    if all(row.repeats == 1 for row in ran):
+    if not untold and all(row.repeats == 1 for row in ran):
         sentences.append(
             "One repeat each: the spread is that of the steps; --repeats 3 would show the machine's noise too."
         )
     return tuple(filter(None, sentences))
 
 
+def _first(fastest: Row, ran: Sequence[Row], untold: Sequence[Row]) -> str:
+    """Say which row is the fastest, as far as the samples can tell."""
+    if len(ran) == 1:
+        return f"Only {fastest.name} ran well: {_ms(fastest)} per step."
+    if untold:
+        whose = "" if len(untold) == len(ran) else f" ({_list([row.name for row in untold])})"
+        return (
+            f"Which way is the fastest cannot be told: one repeat of fewer than {FEWEST_STEPS} steps after warm-up has "
+            f"no spread{whose}. Raise --repeats (3, say), or --steps."
+        )
+    equals = [row for row in ran if row is not fastest and _overlap(fastest, row)]
+    return _tie(fastest, equals) if equals else _winner(fastest, ran)
+
+
 def _winner(fastest: Row, ran: Sequence[Row]) -> str:
     others = sorted((row for row in ran if row is not fastest), key=lambda row: row.step_seconds or math.inf)
     text = f"Fastest: {fastest.name}, {_ms(fastest)} per step"
-    if not others:
-        return text + ", the only one that ran."
     shown = [f"{_share(fastest, others[0])} of the time of {others[0].name}"]
     single = next((row for row in others[1:] if row.strategy == BASELINE), None)
     if single is not None:
@@ -55,13 +70,13 @@ def _tie(fastest: Row, equals: Sequence[Row]) -> str:
     return f"No clear winner: the spreads of {_list(names)} overlap{lean}."
 
 
-def _leanest(fastest: Row, ran: Sequence[Row]) -> str:
+def _leanest(fastest: Row | None, ran: Sequence[Row]) -> str:
     measured = [row for row in ran if row.total_memory]
     if len(measured) < 2:
         return ""
     leanest = min(measured, key=lambda row: row.total_memory)
     text = f"Leanest: {leanest.name}, {leanest.total_memory / 2**20:.0f} MiB over all ranks"
-    if fastest not in measured or fastest.total_memory < NOTICED * leanest.total_memory:
+    if fastest is None or fastest not in measured or fastest.total_memory < NOTICED * leanest.total_memory:
         return f"{text}."
     return f"{text}; {fastest.name} takes {fastest.total_memory / leanest.total_memory:.2f} times that."
 
@@ -91,6 +106,8 @@ def _idle(ran: Sequence[Row], cpus: int) -> str:
 
 
 def _cost(few: Row, many: Row) -> str:
+    if few.step_spread is None or many.step_spread is None:
+        return "have a cost that so few steps cannot tell"
     times = (many.step_seconds or math.nan) / (few.step_seconds or math.nan)
     if _overlap(few, many) and _overlap(many, few):
         return "cost no more than the runs differ among themselves"

@@ -54,7 +54,12 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         Column(heading="workers", text=lambda row: str(row.workers), order=1),
         Column(heading="threads each", narrow="threads", text=lambda row: str(row.threads or NONE), order=10),
         Column(heading="batch, all / worker", narrow="batch:\nall / worker", text=_batch, order=14),
-        Column(heading="time", text=_time, brief=lambda row: duration(row.seconds), order=9),
+        Column(
+            heading="time",
+            text=lambda row: spread(row.seconds, row.seconds_spread),
+            brief=lambda row: duration(row.seconds),
+            order=9,
+        ),
         Column(heading="step", text=lambda row: spread(row.step_seconds, row.step_spread), brief=_step, order=0),
         Column(heading="samples/s", text=lambda row: rate(row.samples_per_second), order=6),
         Column(heading="speed-up over single", narrow="speed-up", text=lambda row: times(row.speed_up), order=2),
@@ -151,13 +156,9 @@ def _predicted(row: Row) -> str:
     return f"{size(row.predicted_memory)} ({row.predicted_memory / row.largest_memory:.2f})"
 
 
-def _time(row: Row) -> str:
-    return spread(row.seconds, row.seconds_spread if row.repeats > 1 else None)
-
-
 def _step(row: Row) -> str:
-    if row.step_seconds is None or row.step_spread is None:
-        return NONE
+    if not row.step_seconds or row.step_spread is None:
+        return duration(row.step_seconds)
     low, high = row.step_spread
     return f"{duration(row.step_seconds)} ±{(high - low) / 2 / row.step_seconds:.0%}"
 

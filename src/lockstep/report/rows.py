@@ -14,6 +14,8 @@ from lockstep.train.schema.scalars import PARTS, Part
 
 OWN_PARTS: frozenset[Part] = frozenset({"data", "forward", "backward", "optimizer"})
 """What a rank does on its own account."""
+FEWEST_STEPS = 4
+"""Measured steps of one repeat from which it has a spread: fewer have no quartiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +78,12 @@ class Row:
     seconds: float | None = None
     """Training time, warm-up included, the median of the repeats."""
     seconds_spread: tuple[float, float] | None = None
-    """The fastest and the slowest repeat."""
+    """The fastest and the slowest repeat; None if there is one repeat."""
     step_seconds: float | None = None
     """Median time of a step after warm-up, the median of the repeats."""
     step_spread: tuple[float, float] | None = None
-    """The fastest and the slowest repeat's median step; of one repeat, the quartiles of its steps."""
+    """The fastest and the slowest repeat's median step; of one repeat, the quartiles of its steps; None if it has few,
+    see FEWEST_STEPS: then nobody can tell which of two rows is faster."""
     samples_per_second: float | None = None
     """Over all workers, after warm-up, the median of the repeats."""
     speed_up: float | None = None
@@ -154,7 +157,6 @@ def summarise(name: str, workers: int, threads: int, runs: Sequence[FinishedRun]
     seconds = [result.seconds for result in results]
     steps = [result.step_seconds for result in results]
     digests = {result.digest for result in results}
-    quartiles = (last.step_quartiles[0], last.step_quartiles[2])
     ranks = _rank_rows(runs)
     return Row(
         name=name,
@@ -168,9 +170,9 @@ def summarise(name: str, workers: int, threads: int, runs: Sequence[FinishedRun]
         optimizer=last.optimizer,
         repeats=len(runs),
         seconds=statistics.median(seconds),
-        seconds_spread=(min(seconds), max(seconds)),
+        seconds_spread=(min(seconds), max(seconds)) if len(runs) > 1 else None,
         step_seconds=statistics.median(steps),
-        step_spread=(min(steps), max(steps)) if len(steps) > 1 else quartiles,
+        step_spread=(min(steps), max(steps)) if len(runs) > 1 else _quartiles(runs[0]),
         samples_per_second=statistics.median(throughput(run) for run in runs),
         start_seconds=statistics.median(result.start_seconds for result in results),
         compile_seconds=statistics.median(result.compile_seconds for result in results),
@@ -190,6 +192,19 @@ def summarise(name: str, workers: int, threads: int, runs: Sequence[FinishedRun]
     )
 
 
+def _quartiles(run: FinishedRun) -> tuple[float, float] | None:
+    """Return the quartiles of a run's steps; None if there are too few."""
+    if _recorded_steps(run) - run.result.warmup_steps < FEWEST_STEPS:
+        return None
+    low, _, high = run.result.step_quartiles
+    return low, high
+
+
+def _recorded_steps(run: FinishedRun) -> int:
+    """Return how many steps were timed; of a run that was resumed, those of the last attempt."""
+    return len(run.steps[0]) if run.steps else run.result.steps
+
+
 def mean_parts(ranks: Sequence[RankRow]) -> dict[Part, float]:
     """Return the parts of a step, the mean over the ranks that measured them."""
     measured = [rank.parts for rank in ranks if rank.parts]
@@ -199,7 +214,7 @@ def mean_parts(ranks: Sequence[RankRow]) -> dict[Part, float]:
 def throughput(run: FinishedRun) -> float:
     """Return samples per second after warm-up."""
     whole, seconds, warmup = run.result.samples_per_second, run.result.seconds, run.result.warmup_steps
-    steps = len(run.steps[0]) if run.steps else run.result.steps  # of a run that was resumed, the last attempt's
+    steps = _recorded_steps(run)
     before = max((math.fsum(line.total for line in rank[:warmup]) for rank in run.steps), default=0.0)
     return whole * seconds * (1.0 - warmup / steps) / (seconds - before) if 0.0 < before < seconds else whole
 

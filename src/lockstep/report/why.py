@@ -84,7 +84,7 @@ def why(row: Row, rows: Sequence[Row], cpus: int | None = None) -> str:
 
 
 def clearly_faster(one: Row, other: Row) -> bool:
-    """Say whether a row is faster and the spreads do not touch."""
+    """Say whether a row is faster and the spreads do not touch; without a spread nobody can tell."""
     return bool(one.step_spread and other.step_spread and one.step_spread[1] < other.step_spread[0])
 
 
@@ -256,6 +256,8 @@ def _fewer_workers(scene: Scene) -> str:
     if not tried:
         return "try fewer workers with more threads"
     best = min(tried, key=lambda one: one.step_seconds or math.inf)
+    if row.step_spread is None or best.step_spread is None:
+        return "more --repeats or --steps would tell whether fewer workers with more threads are faster"
     took = f"measured {_ratio(best, row):.2f} of the time"
     if clearly_faster(best, row):
         return f"fewer workers with more threads are faster ({best.name}: {took})"

@@ -40,7 +40,7 @@ def run(
     backend: str = "",
     hidden: float = 0.0,
     fingerprints: Sequence[FingerprintLine] = (),
-    losses: Sequence[float] = (4.0, 3.5, 3.0),
+    losses: Sequence[float] = (4.0, 3.5, 3.25, 3.125, 3.0),
     weights: Sequence[float] | None = None,
     lanes: int = 2,
     torch: str = "2.13.0",

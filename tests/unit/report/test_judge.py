@@ -28,7 +28,7 @@ def test_figures_of_a_row() -> None:
     row = summarise("ddp", 2, 1, [slower(1.0), slower(3.0, state="b"), slower(2.0)])  # type: ignore[list-item]
     assert row.step_seconds == pytest.approx(0.2)
     assert row.step_spread == pytest.approx((0.1, 0.3))
-    assert row.seconds_spread == pytest.approx((0.3, 0.9))
+    assert row.seconds_spread == pytest.approx((0.5, 1.5))
     assert row.samples_per_second == pytest.approx(320.0)
     assert (row.digest, row.repeats, row.global_batch, row.batch_per_worker) == ("", 3, 64, 32.0)
     assert (row.largest_memory, row.total_memory) == (200 << 20, 400 << 20)
@@ -40,7 +40,7 @@ def test_figures_of_a_row() -> None:
 
 def test_warm_up_is_left_out_of_the_throughput() -> None:
     lines = tuple(structs.replace(line, total=0.5 if line.step == 0 else 0.1) for line in FAST.steps[0])
-    result = structs.replace(FAST.result, seconds=0.7, samples_per_second=3 * 64 / 0.7)
+    result = structs.replace(FAST.result, seconds=0.9, samples_per_second=5 * 64 / 0.9)
     made = replace(FAST, steps=(lines, lines), result=result)
     assert summarise("ddp", 2, 1, [made]).samples_per_second == pytest.approx(640.0)
 
@@ -80,6 +80,39 @@ def test_no_winner_where_spreads_overlap() -> None:
     )
 
 
+FEW = (4.0, 3.5, 3.0, 2.5)
+"""The losses of four steps; one is warm-up."""
+CANNOT_TELL = (
+    "Which way is the fastest cannot be told: one repeat of fewer than 4 steps after warm-up has no spread{}. "
+    "Raise --repeats (3, say), or --steps."
+)
+
+
+def test_one_repeat_of_few_steps_has_no_spread_and_names_no_winner() -> None:
+    more_lanes = way("ddp, 4 lanes", run("ddp", 2, losses=FEW, lanes=4))
+    found = judge("t", [way("single", run(losses=FEW)), way("ddp", run("ddp", 2, losses=FEW)), more_lanes])
+    assert {(row.seconds_spread, row.step_spread) for row in found.rows} == {(None, None)}
+    assert found.recommendation[:2] == (CANNOT_TELL.format(""), "Leanest: single, 200 MiB over all ranks.")
+    cost = "4 lanes in place of 2 have a cost that so few steps cannot tell"
+    assert found.recommendation[2] == f"ddp on 2 workers: {cost}; they hold the bits for up to 4 workers."
+    assert len(found.recommendation) == 3
+
+
+def test_a_row_without_a_spread_is_named_beside_one_that_has_it() -> None:
+    found = judge("t", [way("single", SINGLE, SINGLE), way("ddp", run("ddp", 2, losses=FEW))])
+    assert found.recommendation[0] == CANNOT_TELL.format(" (ddp)")
+    enough = compared(SINGLE, run("ddp", 2, losses=(*FEW, 2.0)))
+    assert enough.recommendation[0].startswith("Fastest: ddp")
+
+
+def test_no_cause_is_made_of_what_cannot_be_told() -> None:
+    slow = run("ddp", 2, ranks=[parts(forward=55, backward=110)] * 2, losses=FEW)
+    found = compared(SINGLE, WIDE, slow)
+    assert (
+        "more --repeats or --steps would tell whether fewer workers with more threads are faster" in found.rows[2].why
+    )
+
+
 def test_a_slow_repeat_is_kept_and_marked() -> None:
     found = judge("t", [way("ddp", slower(1.0), slower(1.9), slower(1.0))])  # type: ignore[arg-type]
     assert found.rows[0].repeats == 3
@@ -95,7 +128,7 @@ def test_a_loss_that_is_no_number_cannot_win() -> None:
     broken = run("ddp", 2, loss=None, finite=False)
     found = compared(SINGLE, broken)
     assert "not a finite number" in found.rows[1].notes[0]
-    assert found.recommendation[0] == "Fastest: single, 190.0 ms per step, the only one that ran."
+    assert found.recommendation[0] == "Only single ran well: 190.0 ms per step."
 
 
 def test_what_failed_is_a_row_with_its_reason() -> None:

@@ -40,7 +40,7 @@ def asked(made: FinishedRun, **changes: Any) -> FinishedRun:
 def test_everything_is_typed() -> None:
     made = asked(run("ddp", 2, lanes=4, same_bits_up_to=4, threads=1), recipe="mlp")
     assert reproduce(made, HERE) == (
-        "lockstep run mlp --lanes 4 --seed 0 --threads 1 --device cpu --steps 3 --global-batch 64"
+        "lockstep run mlp --lanes 4 --seed 0 --threads 1 --device cpu --steps 5 --global-batch 64"
     )
     assert with_digest("lockstep run mlp", "0c479363" + "0" * 56) == "lockstep run mlp  ->  0c479363"
 
@@ -49,7 +49,7 @@ def test_flags_paths_and_accelerators() -> None:
     made = run("single", lanes=1, same_bits_up_to=0, threads=2, device="cuda:1")
     recipe, data = "/home/somebody/my work/train.py:small", "/data/images"
     made = asked(made, recipe=recipe, exact=False, sync_batchnorm=True, drop_last=True, data=data)
-    options = "--lanes 1 --seed 0 --sync-batchnorm --inexact --threads 2 --device cuda --steps 3 --global-batch 64"
+    options = "--lanes 1 --seed 0 --sync-batchnorm --inexact --threads 2 --device cuda --steps 5 --global-batch 64"
     assert reproduce(made, HERE) == (
         f"lockstep run 'my work/train.py:small' --strategy single --workers 1 {options} --drop-last --data /data/images"
     )

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from lockstep.report.compare import Comparison, judge
 from lockstep.report.markdown import markdown
+from lockstep.report.page import page
 from lockstep.report.terminal import show
 from tests.unit.report.causes import compared, parts, run, way
 
@@ -49,6 +50,20 @@ def test_everything_that_was_judged_is_said() -> None:
         "24.8 MiB",
     ):
         assert words in text
+
+
+def test_one_repeat_of_few_steps_is_shown_without_a_spread() -> None:
+    """On the terminal, on the page and in Markdown alike."""
+    few, enough = ([run(name, losses=[4.0] * steps) for name in ("single", "ddp")] for steps in (3, 5))
+    for text in (printed(compared(*few), 200), page(compared(*few)), markdown(compared(*few))):
+        assert "cannot be told: one repeat" in text
+        assert "100 ms" in text
+        assert not any(sign in text for sign in ("±", "Fastest", "100 ms (", 'class="whisker"'))
+    assert "100 ms ±2%" in printed(compared(*enough), 200)
+    assert "100 ms (98.0 to 102)" in page(compared(*enough))
+    assert 'class="whisker"' not in page(compared(*enough)), "its line is over repeats"
+    several = judge("t", [way("single", run("single"), run("single"))])
+    assert 'class="whisker"' in page(several)
 
 
 def test_a_metric_called_loss_is_not_taken_for_the_loss() -> None:

@@ -23,19 +23,24 @@ def charts(comparison: Comparison) -> Iterator[Chart]:
     yield Chart(
         key="times",
         title="Training time",
-        help="The bar is the median of the repeats, the line on it reaches from the fastest to the slowest. "
+        help="The bar is the median of the repeats; the line on it reaches from the fastest to the slowest of several. "
         "Shorter is better; the factor is the speed-up of a step over single.",
         words=words(rows),
         wide=draw(rows, WIDE),
         narrow=draw(rows, NARROW),
         headings=("strategy", "median", "fastest", "slowest", "repeats", "speed-up"),
         lines=tuple(
-            (row.name, duration(row.seconds), *map(duration, row.seconds_spread), str(row.repeats), times(row.speed_up))
-            if row.seconds_spread
+            (row.name, duration(row.seconds), *_ends(row), str(row.repeats), times(row.speed_up))
+            if row.seconds is not None
             else (row.name, row.why_not, "", "", "", "")
             for row in rows
         ),
     )
+
+
+def _ends(row: Row) -> tuple[str, str]:
+    low, high = row.seconds_spread or (None, None)
+    return duration(low), duration(high)
 
 
 def words(rows: Sequence[Row]) -> str:
@@ -62,9 +67,13 @@ def draw(rows: Sequence[Row], width: float) -> Markup:
 
 
 def _frame(rows: Sequence[Row], width: float) -> RowFrame:
-    longest = max((row.seconds_spread[1] for row in rows if row.seconds_spread), default=1.0)
+    longest = max((_longest(row) for row in rows if row.seconds is not None), default=1.0)
     labels = [(row.name, means(row), BAR) for row in rows]
     return RowFrame(width, labels, right=118 if width <= NARROW else 150, largest=longest)
+
+
+def _longest(row: Row) -> float:
+    return row.seconds_spread[1] if row.seconds_spread else row.seconds or 0.0
 
 
 def _bars(rows: Sequence[Row], width: float) -> Markup:
@@ -80,17 +89,17 @@ def _bars(rows: Sequence[Row], width: float) -> Markup:
 def _bar(frame: RowFrame, place: int, row: Row, colour: str, unit: tuple[float, str]) -> Markup:
     top = frame.tops[place]
     middle = top + BAR / 2
-    if row.seconds is None or row.seconds_spread is None:
+    if row.seconds is None:
         room = frame.width - frame.left - 12
         reason = svg.shorten(row.why_not, room)
         return svg.text(frame.left + 8, middle + 4.5, reason, "warn")
-    low, high = row.seconds_spread
-    spread = f"{duration(low)} to {duration(high)} over {row.repeats} repeats" if row.repeats > 1 else "one repeat"
-    tip = f"{row.name}: {duration(row.seconds)}, {spread}"
+    over = "{} to {} over {} repeats".format(*_ends(row), row.repeats) if row.seconds_spread else "one repeat"
+    tip = f"{row.name}: {duration(row.seconds)}, {over}"
     parts = [svg.bar(frame.left, top, frame.length(row.seconds), BAR, colour, tip)]
-    if row.repeats > 1:
-        parts.append(svg.whisker(frame.left + frame.length(low), frame.left + frame.length(high), middle))
-    end = frame.left + frame.length(high) + 10
+    if row.seconds_spread:
+        low, high = (frame.left + frame.length(end) for end in row.seconds_spread)
+        parts.append(svg.whisker(low, high, middle))
+    end = frame.left + frame.length(_longest(row)) + 10
     factor = svg.element("tspan", times(row.speed_up), class_="quiet light", dx=8) if row.speed_up else ""
     inside = f"{digits(row.seconds / unit[0])} {unit[1]}"
     parts.append(svg.element("text", inside, factor, x=end, y=middle + 4.5, class_="strong"))
