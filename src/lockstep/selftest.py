@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,8 +105,7 @@ def _same(promise: str, what: str, run: Done | str, alone: Done) -> Check:
 
 
 def _figures(alone: Done, together: Done, inexact: Done | str, workers: int) -> Iterator[Check]:
-    peaks = ", ".join(f"{max(one.peak_memory) / 2**20:.0f} MiB" for one in (alone, together))
-    yield Check("memory", f"{alone.memory_measure}: single, ddp on {workers}", peaks, None)
+    yield Check("memory", f"{alone.memory_measure}: single, ddp on {workers}", _memory(alone, together), None)
     slowest = max(together.ranks, key=lambda one: one.step_seconds)
     exchange = slowest.parts.get("exchange", 0.0)
     shown = f"{slowest.hidden * 1e3:.1f} ms behind backward, {exchange * 1e3:.1f} ms in the open"
@@ -114,6 +113,17 @@ def _figures(alone: Done, together: Done, inexact: Done | str, workers: int) -> 
     if isinstance(inexact, Done):
         cost = together.step_seconds / inexact.step_seconds
         yield Check("cost of the bits", "a step of ddp, exact against inexact", f"{cost:.2f} times", None)
+
+
+def _memory(*runs: Done) -> str:
+    def largest(figures: Sequence[int]) -> str:
+        return f"{max(figures) / 2**20:.0f} MiB"
+
+    shown = (
+        largest(one.peak_memory) + (f" ({largest(one.peak_reserved)} reserved)" if one.peak_reserved else "")
+        for one in runs
+    )
+    return ", ".join(shown)
 
 
 def as_table(tried: list[Check], about: dict[str, Any]) -> str:

@@ -94,9 +94,23 @@ def test_memory_is_counted_and_runs_out() -> None:
         assert torch.accelerator.memory_allocated(3) == before + held.nbytes
         del held
     assert torch.accelerator.memory_allocated(3) == before
-    assert torch.accelerator.max_memory_reserved(3) >= torch.accelerator.max_memory_allocated(3) >= before + (1 << 20)
+    assert torch.accelerator.max_memory_reserved(3) > torch.accelerator.max_memory_allocated(3) >= before + (1 << 20)
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
         torch.empty(1 << 40, dtype=torch.uint8, device="pretend:3")
+
+
+def test_memory_is_reserved_in_segments_and_kept_until_the_cache_is_emptied() -> None:
+    segment = 1 << 21
+    torch.accelerator.empty_cache()
+    before = torch.accelerator.memory_reserved(2)
+    large = torch.empty(3 * segment + 1, dtype=torch.uint8, device="pretend:2")
+    assert torch.accelerator.memory_reserved(2) == before + 4 * segment
+    small = [torch.empty(segment // 4, dtype=torch.uint8, device="pretend:2") for _ in range(5)]
+    assert torch.accelerator.memory_reserved(2) == before + 5 * segment, "three of five had room in the last segment"
+    del large, small
+    assert torch.accelerator.memory_reserved(2) == before + 5 * segment
+    torch.accelerator.empty_cache()
+    assert torch.accelerator.memory_reserved(2) == before + segment, "the one that is being cut stays"
 
 
 def test_each_device_draws_by_itself() -> None:

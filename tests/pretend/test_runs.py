@@ -15,6 +15,8 @@ pytestmark = only_devices
 
 TINY = str(RECIPES / "tiny.py")
 ON_DEVICE = str(RECIPES / "on_device.py")
+SEGMENT = 1 << 21
+"""Bytes that the pretend devices reserve at a time."""
 SHORT = ["--lanes", "4", "--threads", "1", "--steps", "4"]
 
 
@@ -42,6 +44,11 @@ def test_memory_by_rank_is_the_device_s(cli: CommandLine, tmp_path: Path) -> Non
     assert found["memory_measure"] == "peak allocated on the device"
     assert found["device"] == "pretend:0"
     assert all(0 < peak < 1 << 24 for peak in found["peak_memory"])
+    assert [rank["peak_reserved"] for rank in found["ranks"]] == found["peak_reserved"]
+    for peak, reserved in zip(found["peak_memory"], found["peak_reserved"], strict=True):
+        assert reserved > peak
+        assert reserved % SEGMENT == 0
+    assert "reserved" in cli("report", "out").out
     assert found["backend"] == "pccl"
 
 

@@ -25,7 +25,7 @@ class LaneMeter:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self.measure = memory_use.peak(device)[1]
+        self.measure = memory_use.peak(device).measure
 
     def free(self) -> int:
         """Return the bytes that are free on this machine, or on the device."""
@@ -54,4 +54,4 @@ class LaneMeter:
             told = re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text())
             if told is not None:
                 return int(told[1]) * 1024
-        return memory_use.peak(self.device)[0]
+        return memory_use.peak(self.device).size

@@ -50,6 +50,7 @@ class RankColumn:
 def columns(rows: Sequence[Row]) -> list[Column]:
     """Return the columns after the strategy's name; metrics have one each, and what no row has is left out."""
     measure = _measure(rows)
+    brief = measure.removesuffix(" on the device")
     every = [
         Column(heading="workers", text=lambda row: str(row.workers), order=1),
         Column(heading="threads each", narrow="threads", text=lambda row: str(row.threads or NONE), order=10),
@@ -74,12 +75,18 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         Column(heading="compiling", text=lambda row: duration(row.compile_seconds or None), order=15),
         Column(
             heading=f"{measure}, largest rank",
-            narrow=f"{measure}\nlargest",
+            narrow=f"{brief}\nlargest",
             text=lambda row: size(row.largest_memory or None),
             order=4,
         ),
         Column(heading="predicted, largest rank", narrow="predicted\nlargest", text=_predicted, order=16),
-        Column(heading="all ranks", narrow=f"{measure}\nall", text=lambda row: size(row.total_memory or None), order=7),
+        Column(heading="all ranks", narrow=f"{brief}\nall", text=lambda row: size(row.total_memory or None), order=7),
+        Column(
+            heading="reserved, largest rank",
+            narrow="reserved\nlargest",
+            text=lambda row: size(max(row.peak_reserved, default=None)),
+            order=6,
+        ),
         Column(heading="exchange hidden", text=lambda row: share(row.overlap)),
         Column(heading="bubble (in theory)", narrow="bubble", text=_bubble, brief=_measured_bubble, order=4),
         Column(heading="slowest rank", text=slowest),
@@ -103,6 +110,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
 
 def rank_columns(rows: Sequence[Row]) -> list[RankColumn]:
     """Return the columns of the ranks of these rows; the first is the rank's number."""
+    reserved = RankColumn(heading="reserved", text=lambda row, rank: size(rank.peak_reserved))
     return [
         RankColumn(heading="rank", text=lambda row, rank: str(rank.rank)),
         RankColumn(heading="host", text=lambda row, rank: rank.host or NONE, number=False),
@@ -112,6 +120,7 @@ def rank_columns(rows: Sequence[Row]) -> list[RankColumn]:
         RankColumn(heading="hidden", text=lambda row, rank: duration(rank.hidden or None), terminal=False),
         RankColumn(heading="sent a step", text=lambda row, rank: size(rank.sent or None), terminal=False),
         RankColumn(heading=_measure(rows), text=lambda row, rank: size(rank.peak_memory or None)),
+        *([reserved] if any(row.peak_reserved for row in rows) else []),
         RankColumn(heading="loss", text=lambda row, rank: _loss(rank.loss)),
         *(
             RankColumn(heading=name, text=_of_row(_metric(key)), terminal=name == key)

@@ -30,6 +30,8 @@ def check_finished(folder: Path, setup: Setup, result: Done, ranks: Sequence[tup
     if numbers != list(range(len(numbers))) or len(result.peak_memory) != len(numbers):
         told = f"ranks {', '.join(map(str, numbers))} and peak_memory of {len(result.peak_memory)} ranks"
         raise _changed(folder / RESULT, f"has {told}, and all ranks from 0 up were expected in both")
+    if tuple(rank.peak_reserved for rank in result.ranks) != (result.peak_reserved or (None,) * len(numbers)):
+        raise _changed(folder / RESULT, "has other figures in peak_reserved than its ranks have")
     early = bool(result.stopped) and result.steps < setup.plan.steps
     if result.steps != setup.plan.steps and not early:
         raise _changed(folder / RESULT, f"tells of {result.steps} steps, and {SETUP} of {setup.plan.steps}")

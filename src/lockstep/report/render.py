@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,9 @@ def run_lines(run: FinishedRun) -> list[str]:
     spec = setup.spec
     shown = {name: "not a number" if value is None else f"{value:.4f}" for name, value in result.metrics.items()}
     metrics = ", ".join(f"{name} {value}" for name, value in shown.items())
-    memory = " + ".join(f"{bytes_ / 2**20:.0f}" for bytes_ in result.peak_memory)
+    memory = f"{result.memory_measure} {_mebibytes(result.peak_memory)}"
+    if result.peak_reserved:
+        memory += f", reserved {_mebibytes(result.peak_reserved)}"
     lanes = plural(setup.plan.lanes, "lane")
     how = f"{spec.strategy} on {plural(spec.workers, 'worker')} by {spec.launcher}, {lanes}"
     since = f" (from step {result.resumed[-1].step} on)" if result.resumed else ""
@@ -75,7 +78,7 @@ def run_lines(run: FinishedRun) -> list[str]:
     ran = [f"{what}: {text}" for what, text in said if text]
     return [
         f"{setup.recipe.name} with {how}, {plural(result.threads, 'thread')} each, {result.device}",
-        f"{speed}, {result.memory_measure} {memory} MiB",
+        f"{speed}, {memory}",
         *([", ".join(ran)] if ran else []),
         *([bubble.in_words] if bubble is not None else []),
         f"evaluation: {metrics or 'none'}",
@@ -86,6 +89,10 @@ def run_lines(run: FinishedRun) -> list[str]:
         *([f"weights {run.folder / WEIGHTS}"] if (run.folder / WEIGHTS).is_file() else []),
         with_digest(reproduce(run, Path.cwd()), result.digest),
     ]
+
+
+def _mebibytes(by_rank: Sequence[int]) -> str:
+    return " + ".join(f"{size / 2**20:.0f}" for size in by_rank) + " MiB"
 
 
 def _best_lines(run: FinishedRun) -> list[str]:

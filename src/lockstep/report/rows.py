@@ -40,6 +40,8 @@ class RankRow:
     """Bytes sent in a mean step."""
     peak_memory: int = 0
     """Bytes."""
+    peak_reserved: int | None = None
+    """Bytes that torch held of its accelerator."""
     loss: float | None = None
     """Of the last step, over this rank's lanes."""
 
@@ -100,6 +102,8 @@ class Row:
     """Bytes, by rank."""
     memory_measure: str = ""
     """What was measured."""
+    peak_reserved: tuple[int, ...] = ()
+    """Bytes that torch held of the accelerators, by rank; empty on the CPU."""
     predicted_memory: int | None = None
     """Bytes that the largest rank was predicted to take, see `lockstep fit`; None if nobody predicted it."""
     loss: float | None = None
@@ -178,6 +182,7 @@ def summarise(name: str, workers: int, threads: int, runs: Sequence[FinishedRun]
         compile_seconds=statistics.median(result.compile_seconds for result in results),
         peak_memory=_largest([result.peak_memory for result in results]),
         memory_measure=last.memory_measure,
+        peak_reserved=_largest([result.peak_reserved for result in results if result.peak_reserved]),
         predicted_memory=setup.spec.predicted_memory,
         loss=last.loss,
         finite=all(result.finite and result.loss is not None for result in results),
@@ -252,6 +257,7 @@ def _rank_row(rank: int, repeats: Sequence[tuple[RankResult, float]]) -> RankRow
         hidden=statistics.median(figures.hidden for figures in every),
         sent=statistics.median(figures.sent for figures in every),
         peak_memory=max(figures.peak_memory for figures in every),
+        peak_reserved=max((one.peak_reserved for one in every if one.peak_reserved is not None), default=None),
         loss=every[-1].loss,
     )
 

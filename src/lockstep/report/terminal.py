@@ -57,7 +57,8 @@ def table(comparison: Comparison, width: int) -> Table:
     rows = comparison.rows
     made = _plain(comparison.title)
     made.add_column("strategy", no_wrap=True)
-    chosen = fitting(columns(rows), rows, width - max(len(row.name) for row in rows) - GAP - 1)
+    names = max(len(name) for name in ("strategy", *(row.name for row in rows)))
+    chosen = fitting(columns(rows), rows, width - names - GAP - 1)
     for column in chosen:
         made.add_column(column.narrow or column.heading, justify="right" if column.number else "left", no_wrap=True)
     if not chosen:

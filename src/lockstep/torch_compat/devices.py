@@ -22,6 +22,12 @@ def max_memory_allocated() -> int:
     return int(_memory().max_memory_allocated())
 
 
+def max_memory_reserved() -> int | None:
+    """Return the most bytes of the current device that torch held at once; None where its module does not tell."""
+    told = getattr(_memory(), "max_memory_reserved", None)
+    return None if told is None else int(told())
+
+
 def reset_max_memory_allocated() -> None:
     """Count the most bytes in use from now on."""
     _memory().reset_peak_memory_stats()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 _STATM = Path("/proc/self/statm")
 
@@ -22,14 +23,25 @@ def now(device: str) -> int:
     return memory_allocated()
 
 
-def peak(device: str) -> tuple[int, str]:
-    """Return the most bytes that were in use at once, and which measure that is."""
+class Peak(NamedTuple):
+    """The most memory that a worker took at once."""
+
+    size: int
+    """Bytes in use."""
+    reserved: int | None
+    """Bytes of the device that torch held, in use or kept for the next use; None on the CPU."""
+    measure: str
+    """What `size` is."""
+
+
+def peak(device: str) -> Peak:
+    """Return the most memory that was taken at once."""
     if device == "cpu":
         import resource
 
         # Linux counts in KiB, macOS in bytes.
         unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "peak RSS"
-    from lockstep.torch_compat.devices import max_memory_allocated
+        return Peak(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, None, "peak RSS")
+    from lockstep.torch_compat.devices import max_memory_allocated, max_memory_reserved
 
-    return max_memory_allocated(), "peak allocated on the device"
+    return Peak(max_memory_allocated(), max_memory_reserved(), "peak allocated on the device")

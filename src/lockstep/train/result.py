@@ -51,8 +51,10 @@ def leave_result(folder: Path, mesh: Mesh, log: StepLog, ended: Ended) -> None:
     All ranks call this together.
     """
     world = mesh.world
-    peak, measure = memory_use.peak(world.device)
-    log.records.write(EndLine(seconds=ended.seconds, peak_memory=peak, digest=ended.digest))
+    peak = memory_use.peak(world.device)
+    log.records.write(
+        EndLine(seconds=ended.seconds, peak_memory=peak.size, peak_reserved=peak.reserved, digest=ended.digest)
+    )
     table = log.ready_table()
     wait = 0.0
     if table and mesh.everyone.size > 1 and world.nodes == 1:  # the ranks of one host share a clock
@@ -70,7 +72,7 @@ def leave_result(folder: Path, mesh: Mesh, log: StepLog, ended: Ended) -> None:
             ended,
             ranks,
             start_seconds=start_seconds,
-            memory_measure=measure,
+            memory_measure=peak.measure,
             compile_seconds=_compile_seconds(log, ended.model, max(rank.step_seconds for rank in ranks)),
         )
     about = {"recipe": ended.recipe.name, "step": ended.plan.steps, "digest": ended.digest}

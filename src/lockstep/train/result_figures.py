@@ -14,12 +14,15 @@ from lockstep.train.steps import RankFigures, StepLog, warmup
 if TYPE_CHECKING:
     from lockstep.recipe import Plan
     from lockstep.train.best_metric import BestMetric
+    from lockstep.train.memory_use import Peak
     from lockstep.train.schema.run_json import Resumption
     from lockstep.world.place import World
 
 HOST_BYTES = 64
-FIXED = 4
-"""Numbers before the host's name: peak memory, wait, replica, stage."""
+FIXED = 5
+"""Numbers before the host's name: peak memory, peak of what was reserved, wait, replica, stage."""
+NOT_RESERVED = -1
+"""In place of what was reserved, on a device that knows no such thing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,29 +66,32 @@ def finite_or_none(metrics: dict[str, float]) -> dict[str, float | None]:
     return {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
 
 
-def rank_row(log: StepLog, host: str, *, peak: int, wait: float = 0.0, replica: int, stage: int = 0) -> list[float]:
+def rank_row(log: StepLog, host: str, *, peak: Peak, wait: float = 0.0, replica: int, stage: int = 0) -> list[float]:
     """Return a rank's figures as numbers, which every backend can gather; `rank_result` reads them."""
     name = host.encode()[:HOST_BYTES].ljust(HOST_BYTES, b"\0")
-    return [peak, wait, replica, stage, *name, *log.summary()]
+    reserved = NOT_RESERVED if peak.reserved is None else peak.reserved
+    return [peak.size, reserved, wait, replica, stage, *name, *log.summary()]
 
 
 def rank_result(rank: int, row: Sequence[float]) -> RankResult:
     """Read what `rank_row` returned."""
     figures = RankFigures.read(row[FIXED + HOST_BYTES :])
+    size, reserved, wait, replica, stage = row[:FIXED]
     parts = dict(figures.parts)
-    parts["wait"] += row[1]
-    parts["exchange"] -= row[1]
+    parts["wait"] += wait
+    parts["exchange"] -= wait
     return RankResult(
         rank=rank,
-        replica=int(row[2]),
-        stage=int(row[3]),
+        replica=int(replica),
+        stage=int(stage),
         host=bytes(int(number) for number in row[FIXED : FIXED + HOST_BYTES]).rstrip(b"\0").decode(errors="replace"),
         step_seconds=figures.quartiles[1],
         step_quartiles=figures.quartiles,
         parts=parts,
         hidden=figures.hidden,
         sent=int(figures.sent),
-        peak_memory=int(row[0]),
+        peak_memory=int(size),
+        peak_reserved=None if reserved == NOT_RESERVED else int(reserved),
         loss=figures.loss,
         weight=figures.weight,
     )
@@ -134,6 +140,7 @@ def result_document(
         device=world.device,
         backend=world.backend,
         peak_memory=tuple(rank.peak_memory for rank in ranks),
+        peak_reserved=tuple(rank.peak_reserved for rank in ranks if rank.peak_reserved is not None),
         memory_measure=memory_measure,
         loss=sum(rank.loss * rank.weight for rank in counted) / weight if weight else None,
         metrics=metrics,

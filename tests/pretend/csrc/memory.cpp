@@ -24,6 +24,7 @@ namespace {
 
 constexpr size_t kRoom = size_t(1) << 35;  // addresses of one device
 constexpr size_t kUnit = 512;
+constexpr size_t kSegment = size_t(1) << 21;  // reserved at a time, and cut into blocks
 constexpr int kMost = 16;
 
 size_t from_environment(const char* name, size_t otherwise) {
@@ -45,8 +46,14 @@ struct Block {
   std::vector<Use> reads;
 };
 
+struct Segment {
+  size_t bytes = 0, cut = 0;  // cut: of its bytes, those that are blocks, in use or not
+};
+
 struct Pool {
   size_t used = 0;  // of its addresses
+  std::map<uintptr_t, Segment> segments;
+  uintptr_t next = 0, end = 0;  // what is left of the segment that is being cut
   std::map<uintptr_t, Block> live;
   std::map<std::pair<StreamKey, size_t>, std::vector<std::pair<uintptr_t, Block>>> unused;
   c10::CachingDeviceAllocator::DeviceStats stats;
@@ -107,6 +114,10 @@ Block* block_of(const void* pointer) {
   return &std::prev(next)->second;
 }
 
+std::map<uintptr_t, Segment>::iterator segment_of(Pool& here, uintptr_t address) {
+  return std::prev(here.segments.upper_bound(address));
+}
+
 c10::DeviceIndex device_of(const void* pointer) {
   return static_cast<c10::DeviceIndex>(
       (reinterpret_cast<uintptr_t>(pointer) - reinterpret_cast<uintptr_t>(guarded())) / kRoom);
@@ -145,11 +156,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
       std::tie(address, block) = fitting.back();
       fitting.pop_back();
     } else {
-      TORCH_CHECK(here.used + bytes <= kRoom, "pretend: out of addresses");
-      address = reinterpret_cast<uintptr_t>(guarded()) + kRoom * device + here.used;
-      here.used += bytes;
-      add(here.stats.reserved_bytes, bytes);
-      add(here.stats.segment, 1);
+      address = cut(here, device, bytes);
     }
     block.bytes = bytes;
     block.asked = asked;
@@ -191,6 +198,24 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   }
 
  private:
+  // Returns the address of a new block: of the segment that is being cut, or of a new one, which is reserved.
+  static uintptr_t cut(Pool& here, c10::DeviceIndex device, size_t bytes) {
+    if (here.next + bytes > here.end) {
+      Segment fresh;
+      fresh.bytes = (bytes + kSegment - 1) / kSegment * kSegment;
+      TORCH_CHECK(here.used + fresh.bytes <= kRoom, "pretend: out of addresses");
+      here.next = reinterpret_cast<uintptr_t>(guarded()) + kRoom * device + here.used;
+      here.end = here.next + fresh.bytes;
+      here.used += fresh.bytes;
+      here.segments[here.next] = fresh;
+      add(here.stats.reserved_bytes, fresh.bytes);
+      add(here.stats.segment, 1);
+    }
+    uintptr_t address = here.next;
+    here.next += bytes;
+    segment_of(here, address)->second.cut += bytes;
+    return address;
+  }
   static size_t total() { return from_environment("PRETEND_MEMORY", size_t(1) << 30); }
   template <typename Do>
   void each(c10::DeviceIndex device, Do change) {
@@ -309,9 +334,13 @@ void clear_unused(c10::DeviceIndex device) {
   auto& here = pool(device);
   for (auto& [_, blocks] : here.unused)
     for (auto& [address, block] : blocks) {
-      madvise(host_view(reinterpret_cast<void*>(address)), block.bytes, MADV_DONTNEED);
-      add(here.stats.reserved_bytes, -int64_t(block.bytes));
+      auto segment = segment_of(here, address);
+      segment->second.cut -= block.bytes;
+      if (segment->second.cut > 0 || segment->first + segment->second.bytes == here.end) continue;
+      madvise(host_view(reinterpret_cast<void*>(segment->first)), segment->second.bytes, MADV_DONTNEED);
+      add(here.stats.reserved_bytes, -int64_t(segment->second.bytes));
       add(here.stats.segment, -1);
+      here.segments.erase(segment);
     }
   here.unused.clear();
 }

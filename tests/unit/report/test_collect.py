@@ -55,6 +55,7 @@ RANK |= {"replica": 0, "stage": 0, "sent": 0, "peak_memory": 1, "loss": 1.0, "we
         ("peak_memory", [], "peak_memory is [], expected a list with 1 or more entries"),
         ("peak_memory", [1, -2], "peak_memory, entry 2 is -2, expected a whole number of at least 0"),
         ("peak_memory", [1, 2, 3], "has ranks 0, 1 and peak_memory of 3 ranks"),
+        ("peak_reserved", [1, 2], "has other figures in peak_reserved than its ranks have"),
         ("metrics", None, "metrics is null, expected an object"),
         ("metrics", {"accuracy": "good"}, "metrics, one entry does not fit, expected a number or null"),
         (

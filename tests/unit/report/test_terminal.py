@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
+import msgspec
 import pytest
 from rich.console import Console
 
+from lockstep.report.charts import memory
 from lockstep.report.compare import Comparison, judge
 from lockstep.report.markdown import markdown
 from lockstep.report.page import page
+from lockstep.report.render import run_lines
 from lockstep.report.terminal import show
 from tests.unit.report.causes import compared, parts, run, way
+from tests.unit.report.values import rank_result
 
 SINGLE = run("single", ranks=[parts(forward=60, backward=120)])
 OTHER = run("torch-ddp", 2, ranks=[parts(exchange=60)] * 2, sent=26_000_000, backend="gloo", state="b")
@@ -40,6 +45,12 @@ def test_columns_that_do_not_fit_are_left_out(width: int, shown: list[str], left
     assert "…" not in table
 
 
+def test_headings_are_whole_where_names_are_short() -> None:
+    found = compared(run("ddp", 2))
+    for width in range(60, 180, 3):
+        assert "…" not in printed(found, width).partition("where a step goes")[0]
+
+
 def test_everything_that_was_judged_is_said() -> None:
     text = printed(compared(SINGLE, OTHER), 200, per_rank=True)
     for words in (
@@ -64,6 +75,21 @@ def test_one_repeat_of_few_steps_is_shown_without_a_spread() -> None:
     assert 'class="whisker"' not in page(compared(*enough)), "its line is over repeats"
     several = judge("t", [way("single", run("single"), run("single"))])
     assert 'class="whisker"' in page(several)
+
+
+def test_what_torch_held_of_accelerators_is_shown_where_there_are_any() -> None:
+    ranks = [rank_result(rank, parts(), peak_reserved=(rank + 5) << 20) for rank in range(2)]
+    there = msgspec.structs.replace(OTHER.result, ranks=tuple(ranks), peak_reserved=(5 << 20, 6 << 20))
+    found = compared(SINGLE, replace(OTHER, result=there))
+    assert "reserved" not in printed(compared(SINGLE, OTHER), 200, per_rank=True) + markdown(compared(SINGLE, OTHER))
+    assert "reserved, largest rank" in markdown(found)
+    text = printed(found, 200, per_rank=True)
+    assert text.count("6.00 MiB") == 2, "of the largest, and by rank"
+    assert text.count("5.00 MiB") == 1
+    [chart] = memory.charts(found)
+    assert chart.headings[-1] == "reserved"
+    assert [line[-1] for line in chart.lines] == ["–", "5.00 MiB", "6.00 MiB"]
+    assert "reserved 5 + 6 MiB" in "\n".join(run_lines(replace(OTHER, result=there)))
 
 
 def test_a_metric_called_loss_is_not_taken_for_the_loss() -> None:

@@ -222,8 +222,8 @@ class TensorFlowRank:
         from lockstep.peers.tensorflow.numpy_state import write_weights
 
         world = self.world
-        peak, measure = memory_use.peak("cpu")
-        self.records.write(EndLine(seconds=figures.seconds, peak_memory=peak, digest=figures.digest))
+        peak = memory_use.peak("cpu")
+        self.records.write(EndLine(seconds=figures.seconds, peak_memory=peak.size, digest=figures.digest))
         wait = 0.0
         if table := self.log.ready_table():
             flat = self._gather([number for row in table for number in row])
@@ -239,7 +239,7 @@ class TensorFlowRank:
             figures,
             ranks,
             start_seconds=max(0.0, figures.started - self.setup.created),
-            memory_measure=measure,
+            memory_measure=peak.measure,
             compile_seconds=max(0.0, self.log.totals[0] - usual),  # the first step makes the graph
         )
         about = {"recipe": self.setup.recipe.name, "step": self.plan.steps, "digest": figures.digest}

@@ -22,6 +22,7 @@ def charts(comparison: Comparison) -> Iterator[Chart]:
     measures = sorted({row.memory_measure for row in measured if row.memory_measure})
     measure = ", ".join(measures) or "peak memory"
     colours = series(rows)
+    reserved = any(row.peak_reserved for row in measured)
     yield Chart(
         key="memory",
         title="Memory per rank",
@@ -29,14 +30,18 @@ def charts(comparison: Comparison) -> Iterator[Chart]:
         words=_words(measured),
         wide=_draw(measured, colours, measure, HALF),
         narrow=_draw(measured, colours, measure, NARROW),
-        headings=("strategy", "rank", "peak", "measure"),
+        headings=("strategy", "rank", "peak", "measure", *(["reserved"] if reserved else [])),
         lines=tuple(
-            (row.name, str(rank), size(count), row.memory_measure)
+            (row.name, str(rank), size(count), row.memory_measure, *([size(_reserved(row, rank))] if reserved else []))
             for row in measured
             for rank, count in enumerate(row.peak_memory)
         ),
         half=True,
     )
+
+
+def _reserved(row: Row, rank: int) -> int | None:
+    return row.peak_reserved[rank] if row.peak_reserved else None
 
 
 def _words(rows: Sequence[Row]) -> str:
@@ -64,7 +69,8 @@ def _draw(rows: Sequence[Row], colours: dict[str, str], measure: str, width: flo
         first = frame.tops[place] + (heights[place] - way * len(row.peak_memory) + way - thick) / 2
         parts.append(frame.label(place))
         for rank, count in enumerate(row.peak_memory):
-            tip = f"{row.name}, rank {rank}: {size(count)}"
+            held = f", {size(_reserved(row, rank))} reserved" if row.peak_reserved else ""
+            tip = f"{row.name}, rank {rank}: {size(count)}{held}"
             parts.append(svg.bar(frame.left, first + rank * way, frame.length(count), thick, colours[row.name], tip))
         end = frame.left + frame.length(row.largest_memory) + 8
         total = f" ({size(row.total_memory)})" if len(row.peak_memory) > 1 else ""

@@ -152,6 +152,8 @@ class EndLine(Line, frozen=True, kw_only=True, tag="end"):
     """Of all steps."""
     peak_memory: Count
     """Bytes."""
+    peak_reserved: Count | None = None
+    """On an accelerator: the most bytes that torch held of it, in use or kept for the next use."""
     digest: Digest
     """Of the trained state."""
 

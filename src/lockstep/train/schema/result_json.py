@@ -53,6 +53,8 @@ class RankResult(Record, frozen=True, kw_only=True):
     """Bytes put into the exchange, of a mean step."""
     peak_memory: Count
     """Bytes."""
+    peak_reserved: Count | None = None
+    """On an accelerator: the most bytes that torch held of it, in use or kept for the next use."""
     loss: float
     """Of the last step, over this rank's lanes."""
     weight: Weight
@@ -127,6 +129,8 @@ class Done(Document, frozen=True, kw_only=True, tag_field="outcome", tag="done")
     """Bytes by rank."""
     memory_measure: str
     """What was measured as memory."""
+    peak_reserved: tuple[Count, ...] = ()
+    """On accelerators: bytes by rank that torch held of them at most; empty on the CPU."""
     loss: float | None
     """Of the last step, over all ranks; null if its weight is 0."""
     metrics: dict[str, float | None]

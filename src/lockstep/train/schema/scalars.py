@@ -10,7 +10,7 @@ from msgspec import Meta
 from lockstep.strategies.clock import PARTS as PARTS
 from lockstep.strategies.clock import Part as Part
 
-SCHEMA = 11
+SCHEMA = 12
 """The version of all files of a run folder, see [Note: schema version]."""
 
 TINY = 1e-6
