@@ -52,7 +52,8 @@ def slow_repeats(runs: Sequence[FinishedRun]) -> list[str]:
     """Name the repeats that were much slower than the others; they are kept. Of two, neither is the usual one."""
     steps = [run.result.step_seconds for run in runs]
     if len(steps) == 2 and max(steps) > OUTLIER * min(steps):
-        return [f"its two repeats differ {max(steps) / min(steps):.1f} times: more repeats would tell which is usual"]
+        times = max(steps) / min(steps)
+        return [f"one of its two repeats took {times:.1f} times as long as the other: more would tell which is usual"]
     lines = []
     for place, seconds in enumerate(steps):
         others = steps[:place] + steps[place + 1 :]

@@ -239,12 +239,13 @@ def _compute(scene: Scene) -> str:
         if not faster:
             return f"{computes} on one worker, and no way with more workers is clearly faster here"
         best = min(faster, key=lambda one: one.step_seconds or math.inf)
-        return f"{computes} on one worker; {best.name} has {best.workers}: measured {_ratio(best, row):.2f} of the time"
+        many = plural(best.workers, "worker")
+        return f"{computes} on one worker; on {many} {best.name} took {_ratio(best, row):.2f} of the time"
     if row.efficiency is None or row.efficiency >= SCALES:
-        scale = f" and scales as it should (efficiency {row.efficiency:.2f})" if row.efficiency else ""
+        scale = f" and scales as it should (efficiency {row.efficiency:.0%})" if row.efficiency else ""
         return f"{computes}{scale}; more workers on more cores are what is left to try"
     return (
-        f"{computes}, and that takes longer than its share of single's (efficiency {row.efficiency:.2f}): the workers "
+        f"{computes}, and that takes longer than its share of single's (efficiency {row.efficiency:.0%}): the workers "
         f"slow each other down in caches and memory, or other programs run; {_fewer_workers(scene)}"
     )
 
@@ -261,6 +262,8 @@ def _fewer_workers(scene: Scene) -> str:
     took = f"measured {_ratio(best, row):.2f} of the time"
     if clearly_faster(best, row):
         return f"fewer workers with more threads are faster ({best.name}: {took})"
+    if _ratio(best, row) < 1.0:
+        return f"fewer workers with more threads may be faster ({best.name}: {took}, but the spreads overlap)"
     return f"fewer workers with more threads are no way out here ({best.name}: {took})"
 
 

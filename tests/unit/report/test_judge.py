@@ -121,7 +121,9 @@ def test_a_slow_repeat_is_kept_and_marked() -> None:
 
 def test_of_two_repeats_neither_is_the_usual_one() -> None:
     judged = judge("t", [way("ddp", slower(1.0), slower(3.0))])  # type: ignore[arg-type]
-    assert judged.rows[0].notes == ("its two repeats differ 3.0 times: more repeats would tell which is usual",)
+    assert judged.rows[0].notes == (
+        "one of its two repeats took 3.0 times as long as the other: more would tell which is usual",
+    )
 
 
 def test_a_loss_that_is_no_number_cannot_win() -> None:
