@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DECIDED = ("workers", "launcher", "nodes", "out", "rank", "rendezvous", "resume", "launcher_args")
 """Options of `run` that the batch file sets, or that make no sense in it."""
+INSTEAD = {"workers": "they are --nodes times --tasks-per-node"}
+"""What to type in place of one, where it is not an option of sbatch of the same name."""
 RUN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -209,7 +211,8 @@ def _checked_arguments(context: typer.Context, recipe: str) -> list[str]:
         given = {name: value for name, value in parsed.params.items() if value not in (None, False, "")}
     for option in DECIDED:
         if option in given:
-            raise BadInput(f"--{option.replace('_', '-')} is set by the batch file: use the options of sbatch itself")
+            instead = INSTEAD.get(option, "use the options of sbatch itself")
+            raise BadInput(f"--{option.replace('_', '-')} is set by the batch file: {instead}")
     if (extra := [one for one in parsed.args if not one.startswith("-")]) or parsed.args:
         raise BadInput(f"{(extra or parsed.args)[0]!r:.80} is no option of run: see lockstep run --help")
     return arguments

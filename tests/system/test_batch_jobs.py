@@ -125,6 +125,7 @@ def undisturbed(folders: pytest.TempPathFactory, **asked: int) -> str:
 
 def test_a_job_that_is_told_to_stop_goes_on_to_the_same_bits(jobs: Jobs, digest: str) -> None:
     log = jobs.ended("told", jobs.run("told"))
+    assert "\x1b" not in log, "a log is no terminal: no colours in it, and no lines cut to 80 columns"
     assert "told to stop by signal SIGUSR2: a checkpoint after step" in log, log
     assert f"job {jobs.numbers['told']} is requeued" in log
     run = read_finished(jobs.run("told"))

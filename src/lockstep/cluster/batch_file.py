@@ -144,10 +144,11 @@ class BatchFile:
 
     def _srun(self) -> list[str]:
         asked = self.request
-        flags = ["--kill-on-bad-exit=1", "--unbuffered", "--wait=60"]
+        # srun --unbuffered would give a task a terminal of 80 columns: colours and cut lines in the log
+        flags = ["--kill-on-bad-exit=1", "--wait=60"]
         if asked.cpus_per_task is not None:
             flags.insert(0, f"--cpus-per-task={asked.cpus_per_task}")  # since 22.05 a step does not inherit it
-        words = [self.python, "-m", "lockstep", "run", self.recipe]
+        words = [self.python, "-u", "-m", "lockstep", "run", self.recipe]
         more = list(self.arguments)
         seeded = any(one == "--seed" or one.startswith("--seed=") for one in more)
         seed = ['--seed "$SLURM_ARRAY_TASK_ID"'] if asked.array and not seeded else []

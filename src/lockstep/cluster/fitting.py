@@ -8,6 +8,7 @@ from dataclasses import replace
 from lockstep.cluster.profiles import NodeKind, Partition, Profile
 from lockstep.cluster.request import Request, minutes
 from lockstep.errors import BadInput, nearest
+from lockstep.report.units import plural
 
 
 def fitted(request: Request, profile: Profile) -> tuple[Request, list[str]]:
@@ -116,7 +117,8 @@ def _gpus(request: Request, most: int) -> BadInput:
 def _cpus(request: Request, most: int) -> BadInput:
     each = most // request.tasks
     problem = (
-        f"{request.tasks} tasks of {request.cpus_per_task or 1} CPUs are {request.tasks * (request.cpus_per_task or 1)}"
+        f"{plural(request.tasks, 'task')} of {plural(request.cpus_per_task or 1, 'CPU')} need "
+        f"{request.tasks * (request.cpus_per_task or 1)}"
     )
     fits = f"--cpus-per-task {each}" if each else f"--tasks-per-node {most} --cpus-per-task 1"
     return BadInput(

@@ -36,7 +36,7 @@ class QueuedJob:
     folder: str
     """Where it was submitted."""
     reason: str
-    """Why it waits."""
+    """Why it waits; empty if Slurm gives no reason."""
     name: str
     """As given."""
 
@@ -46,7 +46,8 @@ def queued(*options: str) -> list[QueuedJob]:
     lines = call(["squeue", "--noheader", f"--format={FORMAT}", *options]).splitlines()
     split = [line.split("|", 7) for line in lines if line.count("|") >= 7]
     names = ("number", "user", "state", "nodes", "time_left", "folder", "reason", "name")
-    return [QueuedJob(**dict(zip(names, map(str.strip, parts), strict=True))) for parts in split]
+    jobs = [dict(zip(names, map(str.strip, parts), strict=True)) for parts in split]
+    return [QueuedJob(**{**job, "reason": "" if job["reason"] == "None" else job["reason"]}) for job in jobs]
 
 
 def own_jobs() -> list[QueuedJob]:
@@ -71,13 +72,15 @@ def folder_of(number: str, runs: Path) -> Path:
     job = job_of(number)
     if job is not None and job.user != getpass.getuser():
         raise BadInput(f"job {number} is of user {job.user}: only your own jobs are shown")
-    places = [runs] + ([Path(job.folder) / "runs"] if job is not None and Path(job.folder) / "runs" != runs else [])
+    places = [runs]
+    if job is not None and (Path(job.folder) / "runs").resolve() != runs.resolve():
+        places.append(Path(job.folder) / "runs")
     for place in places:
         for folder in sorted(run_folders(place)) if place.is_dir() else []:
             if folder.name.endswith(f"-{number}") or job_in(folder) == number.partition("_")[0]:
                 return folder
     if job is not None:
-        why = f" ({job.reason})" if job.reason not in ("None", "") else ""
+        why = f" ({job.reason})" if job.reason else ""
         raise BadInput(f"job {number} is {job.state}{why}, and has no run in {_or(places)} yet")
     raise BadInput(
         f"no job {number} is in the queue, and no run in {_or(places)} belongs to one: give its run folder, or --runs"

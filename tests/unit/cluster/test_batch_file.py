@@ -42,7 +42,7 @@ def test_directives_are_sorted_and_those_of_the_site() -> None:
     )
     assert {"--signal=USR2@90", "--open-mode=append", "--requeue", "--partition=ml", "--time=1:00:00"} <= set(lines)
     assert "module load modenv/ml" in text
-    assert "srun --cpus-per-task=7 --kill-on-bad-exit=1 --unbuffered --wait=60" in text
+    assert "srun --cpus-per-task=7 --kill-on-bad-exit=1 --wait=60" in text
     before = text[: text.index("set -eo pipefail")].splitlines()
     assert all(line.startswith("#") or not line for line in before), "Slurm reads directives up to the first command"
 

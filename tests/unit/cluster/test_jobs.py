@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from lockstep.cluster.jobs import folder_of, is_job_number, job_rows
+from lockstep.cluster.jobs_table import cells
 from lockstep.errors import BadInput
 from lockstep.train.schema.scalars import SCHEMA
 from tests.commands import CommandLine
@@ -38,6 +39,17 @@ def test_a_job_that_waits_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ((job, stats),) = job_rows(tmp_path / "runs")
     assert job is not None
     assert (job.name, stats) == ("a|b", None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=r"has no run in runs yet$"):
+        folder_of("7", Path("runs"))
+
+
+def test_a_job_without_a_reason_shows_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import getpass
+
+    queue(tmp_path, monkeypatch, f"7|{getpass.getuser()}|PENDING||1:00|{tmp_path}|None|train")
+    ((job, stats),) = job_rows(tmp_path / "runs")
+    assert cells(job, stats)[2] == "pending"
 
 
 def test_a_run_is_found_by_the_number_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +81,8 @@ def test_bad_input_of_the_commands(cli: CommandLine, tmp_path: Path) -> None:
     assert "the recipe file no.py does not exist" in done.err
     done = cli("sbatch", "mpl", "--dry-run")
     assert "did you mean 'mlp'" in done.err
+    done = cli("sbatch", "mlp", "--workers", "4", "--dry-run")
+    assert "--workers is set by the batch file: they are --nodes times --tasks-per-node" in done.err
     done = cli("sbatch", "mlp", "--submit", env={"PATH": str(tmp_path)})
     assert "sbatch is not installed" in done.err
     assert not list(tmp_path.glob("*.sbatch"))
