@@ -23,8 +23,8 @@ def charts(comparison: Comparison) -> Iterator[Chart]:
     yield Chart(
         key="times",
         title="Training time",
-        help="The bar is the median of the repeats; the line on it, the spread, reaches from the fastest to the slowest "
-        "of several. Shorter is better; the factor is the speed-up of a step over single.",
+        help="The bar is the median of the repeats; the line on it, the spread, reaches from the fastest to the "
+        "slowest of several. Shorter is better; the factor is the speed-up of a step over single.",
         words=words(rows),
         wide=draw(rows, WIDE),
         narrow=draw(rows, NARROW),
