@@ -10,6 +10,7 @@ from lockstep.version import __version__
 
 if TYPE_CHECKING:
     from lockstep import data, nn, notebook, tensorflow
+    from lockstep.epoch_schedule import once_an_epoch
     from lockstep.events import EpochDone, StepDone
     from lockstep.recipe import Loss, Recipe
     from lockstep.train.trainer import Trainer
@@ -28,6 +29,7 @@ __all__ = [
     "join",
     "nn",
     "notebook",
+    "once_an_epoch",
     "tensorflow",
 ]
 
@@ -40,6 +42,7 @@ _HOMES = {
     "Trainer": "lockstep.train.trainer",
     "World": "lockstep.world.place",
     "join": "lockstep.world.join",
+    "once_an_epoch": "lockstep.epoch_schedule",
 }
 _PARTS = ("data", "nn", "notebook", "tensorflow")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +13,10 @@ import typer
 from lockstep.errors import BadInput, LockstepError
 
 if TYPE_CHECKING:
-    from lockstep.first_recipe.training_script import RecipeParts, TrainingScript
+    from lockstep.first_recipe.recipe_parts import RecipeParts
+    from lockstep.first_recipe.training_script import TrainingScript
     from lockstep.first_recipe.trial import Trial
+    from lockstep.first_recipe.writing import DataFacts
 
 EMPTY = "recipe.py"
 
@@ -45,7 +49,7 @@ def init(
 
 
 def _from_script(script: Path, read: TrainingScript, target: Path) -> None:
-    from lockstep.first_recipe.writing import FUNCTIONS, recipe_of
+    from lockstep.first_recipe.writing import FUNCTIONS, DataFacts, recipe_of
 
     parts = read.parts()
     text = recipe_of(read, script, parts)
@@ -62,17 +66,51 @@ def _from_script(script: Path, read: TrainingScript, target: Path) -> None:
             typer.echo(f"    {name:<10} not found: {reason}. Write {FUNCTIONS[name][0]} in {target} yourself")
         for name, part in parts.functions.items():
             typer.echo(f"    {name:<10} from line {part.line}")
-        _say_schedule(parts)
+        _find_optional(read, parts)
+        for name in [name for name in parts.optional if name != "eval_data"]:
+            parts.leave_out(name, f"it was not tried, because the recipe lacks {' and '.join(parts.missing)}")
+        target.write_text(recipe_of(read, script, parts), encoding="utf-8")
+        _say_left_out(parts)
         return
     trial = _tried(target)
     for name in FUNCTIONS:
         typer.echo(f"    {name:<10} {_words(name, trial)}, from line {parts.functions[name].line}")
-    _say_schedule(parts)
-    seeded, batch = trial.random_data, trial.global_batch
-    target.write_text(recipe_of(read, script, parts, seeded=seeded, batch=batch), encoding="utf-8")
-    if seeded:
+    _find_optional(read, parts)
+    facts = DataFacts(
+        seeded=trial.random_data, batch=trial.global_batch, samples=trial.samples, epoch_steps=trial.epoch_steps
+    )
+    facts = _add_optional(lambda facts: recipe_of(read, script, parts, facts), target, parts, facts)
+    if facts.seeded:
         typer.echo("    The data is made of random numbers: make_data() seeds them, so that every worker has the same.")
     typer.echo(f"It runs on {_counted(parts)}. Read it, then type:\n    lockstep compare {target}")
+
+
+def _find_optional(read: TrainingScript, parts: RecipeParts) -> None:
+    from lockstep.first_recipe.evaluation_loops import find_evaluation
+    from lockstep.first_recipe.schedules import find_schedule
+
+    training = read.training()
+    if training is not None:
+        find_schedule(read, training, parts)
+        find_evaluation(read, training, parts)
+
+
+def _add_optional(text: Callable[[DataFacts], str], target: Path, parts: RecipeParts, facts: DataFacts) -> DataFacts:
+    """Write the recipe with what not every recipe has, as far as that works, and say what it is."""
+    from lockstep.first_recipe.trial import try_optional
+
+    while True:
+        target.write_text(text(facts), encoding="utf-8")
+        tried = try_optional(target, [name for name in parts.optional if name != "eval_data"])
+        for name, reason in tried.failed.items():
+            parts.leave_out(name, f"it does not run in a recipe: {reason}")
+        if not tried.failed and facts.seeded >= tried.random_data:
+            break
+        facts = replace(facts, seeded=facts.seeded or tried.random_data)
+    for name, part in parts.optional.items():
+        typer.echo(f"    {name:<10} {tried.words[name]}, from line {part.line}. {part.remark}".rstrip(". "))
+    _say_left_out(parts)
+    return facts
 
 
 def _read(script: Path) -> TrainingScript:
@@ -103,11 +141,9 @@ def _tried(target: Path) -> Trial:
     )
 
 
-def _say_schedule(parts: RecipeParts) -> None:
-    from lockstep.first_recipe.writing import schedule_of
-
-    if parts.schedule is not None:
-        typer.echo(f"    schedule   left out: {schedule_of(parts.schedule)}")
+def _say_left_out(parts: RecipeParts) -> None:
+    for name, reason in parts.left_out.items():
+        typer.echo(f"    {name:<10} left out: {reason}")
 
 
 def _words(name: str, trial: Trial) -> str:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler
 from torch.utils.data import IterableDataset, TensorDataset
 
-from lockstep import Trainer, World
+from lockstep import Trainer, World, once_an_epoch
 from lockstep.errors import BadInput
 from lockstep.train import checkpoint
 from lockstep.train.spec import versions
@@ -259,6 +259,7 @@ class Counting(optim.Optimizer):
 SCHEDULES: dict[str, Callable[[optim.Optimizer], Any]] = {
     "steps": lambda o: lr_scheduler.MultiStepLR(o, [2, 2, 6]),
     "function": lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 / (step + 1)),
+    "once an epoch": lambda o: once_an_epoch(lr_scheduler.StepLR(o, 2), 3),
     "one cycle": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=12),
     "two": lambda o: lr_scheduler.SequentialLR(
         o, [lr_scheduler.LinearLR(o, total_iters=4), lr_scheduler.CosineAnnealingWarmRestarts(o, 3)], [4]

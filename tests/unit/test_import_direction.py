@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "cli_compare": "cli_options comparison report train strategies world errors registry",
     "cli_fit": "cli_options fit report train world byte_sizes",
     "cli_init": "cli_options first_recipe errors",
-    "first_recipe": "recipe data",
+    "first_recipe": "recipe data errors",
     "fit": "launch report train strategies exchange stages mesh data recipe lanes settings world torch_compat registry "
     "byte_sizes errors",
     "cli_runs": "cli_options runs report errors",
@@ -39,7 +39,8 @@ MAY_IMPORT = {
     "cli_options": "cli_help train recipe registry settings world errors",
     "__main__": "cli",
     "notebook": "cli_options comparison launch report train strategies recipe settings output world registry errors",
-    "__init__": "notebook comm recipe train world version events",
+    "__init__": "notebook comm recipe epoch_schedule train world version events",
+    "epoch_schedule": "errors",
     "mesh": "comm lanes world errors",
     "state": "comm digest torch_compat errors",
     "comparison": "fit launch report train world registry errors",

@@ -130,6 +130,10 @@ class Slicer:
                     return other, node
         raise NotFound(f"nothing calls {scope.name}()")
 
+    def follow(self, scope: Scope, caller: Scope, call: ast.Call) -> None:
+        """Have values be followed from a function to this call of it."""
+        self._calls[scope] = (caller, call)
+
     def returned(self, call: ast.expr, scope: Scope) -> tuple[ast.expr, Scope, ast.AST] | None:
         """Return what the script's own function returns to a call, and where; None for any other expression."""
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):

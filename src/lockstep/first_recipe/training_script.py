@@ -5,6 +5,8 @@ for epoch in range(EPOCHS):                       epochs
         loss = criterion(net(x), y)               loss: what `.backward()` is called on, and what that needs
         loss.backward()
         optimizer.step()                          optimizer, and through `net.parameters()` the model
+    scheduler.step()                              schedule, see schedules.py
+    for x, y in test_loader:                      evaluation, see evaluation_loops.py
 """
 
 from __future__ import annotations
@@ -13,44 +15,16 @@ import ast
 import contextlib
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from lockstep.first_recipe.flattening import flattened
-from lockstep.first_recipe.loops import counted, makes_schedule
+from lockstep.first_recipe.loops import counted
 from lockstep.first_recipe.portable import Arguments, Portable, callee, unwrapped
+from lockstep.first_recipe.recipe_parts import RecipePart, RecipeParts, TrainingLoop
 from lockstep.first_recipe.scopes import Scope, own_nodes, read_names, scopes_of, statements_before
 from lockstep.first_recipe.slices import NotFound, Slicer, backward_slice
 
 RUNS_ON_IMPORT = ("backward", "parse_args", "init_process_group", "fit")
 AROUND_A_LOADER = ("enumerate", "tqdm", "islice", "track", "iter", "prepare")
-
-
-@dataclass
-class RecipePart:
-    """A function of the recipe."""
-
-    line: int
-    """Where the script has it."""
-    statements: list[ast.stmt]
-    """Its body but for the value."""
-    value: ast.expr
-    """What it returns."""
-    setup: list[ast.stmt] = field(default_factory=list)
-    """What is made once, before it is called."""
-
-
-@dataclass
-class RecipeParts:
-    """What was found, by field of a recipe; what was not is in `missing`, with the reason."""
-
-    functions: dict[str, RecipePart] = field(default_factory=dict)
-    """`model`, `data`, `loss`, `optimizer`."""
-    values: dict[str, ast.expr] = field(default_factory=dict)
-    """`global_batch`, `epochs`, `clip`, `collate`, `drop_last`."""
-    missing: dict[str, str] = field(default_factory=dict)
-    """Why a function was not found."""
-    schedule: ast.AST | None = None
-    """What makes the learning-rate schedule: a recipe is not given it, because its own advances once a step."""
 
 
 class TrainingScript:
@@ -83,34 +57,46 @@ class TrainingScript:
         with contextlib.suppress(NotFound):
             if place is not None:
                 made, scope, at = self._optimizer(place[0], place[2])
-                return self._root(ast.Name(self._optimized(made), ast.Load()), scope, at)[1].top
+                return self.root(ast.Name(self._optimized(made), ast.Load()), scope, at)[1].top
         return False
 
     def parts(self) -> RecipeParts:
-        """Return what can be found."""
+        """Return what can be found of the parts that every recipe has."""
         parts = RecipeParts()
-        place = self._backward()
-        if place is None:
+        training = self.training()
+        if training is None:
             reason = "no call of .backward() in its functions"
             parts.missing = dict.fromkeys(("model", "data", "loss", "optimizer"), reason)
             return parts
-        scope, call, loop = place
-        model: tuple[str, Scope, ast.AST] | None = None
+        scope, loop = training.scope, training.loop
         with self._part(parts, "optimizer"):
             made, at_scope, at = self._optimizer(scope, loop)
-            name = self._optimized(made)
-            model = (name, at_scope, at)
+            self._optimized(made)
             parts.functions["optimizer"] = self._optimizer_part(made, at_scope, at)
         with self._part(parts, "model"):
-            if model is None:
+            if training.model is None:
                 raise NotFound(parts.missing["optimizer"])
-            parts.functions["model"] = self._made({model[0]}, ast.Name(model[0], ast.Load()), *model[1:])
+            name, at_scope, at = training.model
+            parts.functions["model"] = self.made({name}, ast.Name(name, ast.Load()), at_scope, at)
         with self._part(parts, "loss"):
-            parts.functions["loss"] = self._loss(scope, call, loop, model)
+            value = _differentiated(training.backward)
+            parts.functions["loss"] = self.of_a_batch(value, training.backward, (scope, loop), training.model)
         with self._part(parts, "data"):
             parts.functions["data"] = self._data(scope, loop, parts)
         self._numbers(scope, loop, parts)
         return parts
+
+    def training(self) -> TrainingLoop | None:
+        """Return the loop that trains, and as much of what it uses as can be found."""
+        place = self._backward()
+        if place is None:
+            return None
+        scope, call, loop = place
+        model = optimizer = None
+        with contextlib.suppress(NotFound):
+            optimizer, at_scope, at = self._optimizer(scope, loop)
+            model = (self._optimized(optimizer), at_scope, at)
+        return TrainingLoop(scope, loop, call, model, optimizer, self.loader(loop, scope)[0])
 
     @contextlib.contextmanager
     def _part(self, parts: RecipeParts, name: str) -> Iterator[None]:
@@ -133,7 +119,7 @@ class TrainingScript:
                         return scope, node, around[-1]
         return None
 
-    def _root(self, node: ast.expr, scope: Scope, at: ast.AST | None) -> tuple[ast.expr, Scope, ast.AST | None]:
+    def root(self, node: ast.expr, scope: Scope, at: ast.AST | None) -> tuple[ast.expr, Scope, ast.AST | None]:
         """Follow a name to the expression that made its value."""
         for _ in range(50):
             node = unwrapped(node)
@@ -149,7 +135,7 @@ class TrainingScript:
                 break
         return node, scope, at
 
-    def _made(self, wanted: set[str], value: ast.expr, scope: Scope, at: ast.AST | None) -> RecipePart:
+    def made(self, wanted: set[str], value: ast.expr, scope: Scope, at: ast.AST | None) -> RecipePart:
         """Return a function that makes a value as it is made before a node."""
         needs = self.slicer.needs(wanted, scope, at)
         statements = self.portable.statements(needs.statements)
@@ -169,7 +155,7 @@ class TrainingScript:
             for part in (node.args or [node.func.value])
         ]
         for name in names:
-            made, where, at = self._root(name, scope, loop)
+            made, where, at = self.root(name, scope, loop)
             if isinstance(made, ast.Call) and at is not None and _parameters_of(made):
                 return made, where, at
         for where in self.scopes:
@@ -196,69 +182,82 @@ class TrainingScript:
         given = [ast.Name("parameters", ast.Load()), *made.args[1:]]
         value = ast.Call(func=made.func, args=given, keywords=others)
         value = ast.copy_location(value, made)
-        made_part = self._made(read_names(value) - {"parameters"}, value, scope, at)
+        made_part = self.made(read_names(value) - {"parameters"}, value, scope, at)
         made_part.line = made.lineno
         return made_part
 
-    def _loss(
-        self, scope: Scope, call: ast.Call, loop: ast.For, model: tuple[str, Scope, ast.AST] | None
+    def of_a_batch(
+        self,
+        value: ast.expr,
+        at: ast.AST,
+        place: tuple[Scope, ast.For],
+        model: tuple[str, Scope, ast.AST] | None,
     ) -> RecipePart:
-        value = _differentiated(call)
-        inside = backward_slice(read_names(value), statements_before(loop.body, call))
+        """Return a function of the model and a batch that computes a value as a loop does before a node."""
+        scope, loop = place
+        inside = backward_slice(read_names(value), statements_before(loop.body, at))
         target = loop.target
         if callee(loop.iter) == "enumerate" and isinstance(target, ast.Tuple):
             target = target.elts[1]
         given = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
-        root = None if model is None else self._root(ast.Name(model[0], ast.Load()), *model[1:])[0]
+        root = None if model is None else self.root(ast.Name(model[0], ast.Load()), *model[1:])[0]
         outside, renamed = set(), {}
         for name in inside.free - given:
-            if root is not None and self._root(ast.Name(name, ast.Load()), scope, loop)[0] is root:
+            if root is not None and self.root(ast.Name(name, ast.Load()), scope, loop)[0] is root:
                 renamed[name] = "model"
             else:
                 outside.add(name)
         portable = Portable(self.arguments, renamed)
         statements = portable.statements(inside.statements)
-        needed = set().union(*(read_names(one) for one in statements), read_names(portable.expression(value)))
-        outside &= needed
+        made = portable.expression(value)
+        outside &= set().union(*(read_names(one) for one in statements), read_names(made))
         if isinstance(target, ast.Name):
-            statements = Portable(self.arguments, {target.id: "batch"}).statements(statements)
+            batch = Portable(self.arguments, {target.id: "batch"})
+            statements, made = batch.statements(statements), batch.expression(made)
         elif given & inside.free:
             unpack = ast.Assign(targets=[target], value=ast.Name("batch", ast.Load()), lineno=loop.lineno)
             statements.insert(0, ast.fix_missing_locations(unpack))
         setup = self.slicer.needs(outside, scope, loop)
-        made = portable.expression(value)
         last = statements[-1] if statements else None
         if isinstance(last, ast.Assign) and ast.unparse(last.targets[0]) == ast.unparse(made):
             statements, made = statements[:-1], last.value
-        return RecipePart(call.lineno, statements, made, self.portable.statements(setup.statements))
+        line = getattr(at, "lineno", 0)
+        return RecipePart(line, statements, made, self.portable.statements(setup.statements))
+
+    def loader(self, loop: ast.For, scope: Scope) -> tuple[ast.expr, Scope, ast.AST | None]:
+        """Return what makes that which a loop reads, and where."""
+        made, where, at = self.root(_inside(loop.iter), scope, loop)
+        while (inner := _inside(made)) is not made:
+            made, where, at = self.root(inner, where, at)
+        return made, where, at
 
     def _data(self, scope: Scope, loop: ast.For, parts: RecipeParts) -> RecipePart:
-        source = loop.iter
-        while callee(source) in AROUND_A_LOADER and isinstance(source, ast.Call) and source.args:
-            source = source.args[0]
-        made, where, at = self._root(source, scope, loop)
-        while callee(made) in AROUND_A_LOADER and isinstance(made, ast.Call) and made.args:
-            made, where, at = self._root(made.args[0], where, at)
+        made, where, at = self.loader(loop, scope)
         if callee(made) == "range":
             raise NotFound(f"line {loop.lineno} counts instead of reading a dataset")
         if isinstance(made, ast.Call) and callee(made) == "DataLoader":
-            given = self._keywords(made, where, at)
-            dataset = given.get("dataset") or (made.args[0] if made.args else None)
-            if dataset is None:
-                raise NotFound(f"the dataset of the DataLoader in line {made.lineno}")
+            given = self.keywords(made, where, at)
             sizes = {"global_batch": given.get("batch_size") or (made.args[1] if len(made.args) > 1 else None)}
             sizes |= {"collate": given.get("collate_fn"), "drop_last": given.get("drop_last")}
             for name, value in sizes.items():
                 if value is not None:
                     parts.values[name] = self.portable.expression(self._whole(value, where, at))
-            return self._made(read_names(dataset), dataset, where, at)
-        wanted = read_names(source)
-        return self._made(wanted, source, scope, loop)
+            return self.dataset(made, where, at)
+        source = _inside(loop.iter)
+        return self.made(read_names(source), source, scope, loop)
+
+    def dataset(self, loader: ast.Call, scope: Scope, at: ast.AST | None) -> RecipePart:
+        """Return a function that makes the dataset of a DataLoader."""
+        given = self.keywords(loader, scope, at)
+        dataset = given.get("dataset") or (loader.args[0] if loader.args else None)
+        if dataset is None:
+            raise NotFound(f"the dataset of the DataLoader in line {loader.lineno}")
+        return self.made(read_names(dataset), dataset, scope, at)
 
     def _whole(self, value: ast.expr, scope: Scope, at: ast.AST | None) -> ast.expr:
         """Return an expression with its names replaced by what made them: `cfg.batch` becomes `Config().batch`."""
-        value = self._root(value, scope, at)[0]
-        names = {name: self._root(ast.Name(name, ast.Load()), scope, at)[0] for name in read_names(value)}
+        value = self.root(value, scope, at)[0]
+        names = {name: self.root(ast.Name(name, ast.Load()), scope, at)[0] for name in read_names(value)}
         made = {name: one for name, one in names.items() if not isinstance(one, ast.Name)}
         known = {name for name in made if name in self.arguments.names}
 
@@ -270,14 +269,14 @@ class TrainingScript:
         whole: ast.expr = Put().visit(copy.deepcopy(value))
         return whole
 
-    def _keywords(self, call: ast.Call, scope: Scope, at: ast.AST | None) -> dict[str, ast.expr]:
+    def keywords(self, call: ast.Call, scope: Scope, at: ast.AST | None) -> dict[str, ast.expr]:
         """Return the keywords of a call, those of `**settings` too if the script shows that dict."""
         given: dict[str, ast.expr] = {}
         for one in call.keywords:
             if one.arg is not None:
                 given[one.arg] = one.value
                 continue
-            settings = self._root(one.value, scope, at)[0]
+            settings = self.root(one.value, scope, at)[0]
             if isinstance(settings, ast.Dict):
                 pairs = zip(settings.keys, settings.values, strict=True)
                 given |= {str(key.value): value for key, value in pairs if isinstance(key, ast.Constant)}
@@ -291,10 +290,9 @@ class TrainingScript:
             if isinstance(node, ast.Call) and callee(node) == "clip_grad_norm_":
                 limit = node.args[1] if len(node.args) > 1 else node.keywords[0].value if node.keywords else None
                 if limit is not None:
-                    parts.values["clip"] = self.portable.expression(self._root(limit, scope, loop)[0])
+                    parts.values["clip"] = self.portable.expression(self.root(limit, scope, loop)[0])
         with contextlib.suppress(NotFound):
             parts.values["epochs"] = self._epochs(scope, loop)
-        parts.schedule = next((node for one in self.scopes for node in one.walk() if makes_schedule(node)), None)
 
     def _epochs(self, scope: Scope, node: ast.AST) -> ast.expr:
         for one in scope.walk():
@@ -320,6 +318,13 @@ def _parameters_of(made: ast.Call) -> ast.expr | None:
             if isinstance(node, ast.Call) and callee(node) in ("parameters", "named_parameters"):
                 return node.func.value if isinstance(node.func, ast.Attribute) else None
     return None
+
+
+def _inside(source: ast.expr) -> ast.expr:
+    """Return what is inside `enumerate(...)`, `tqdm(...)` and the like."""
+    while callee(source) in AROUND_A_LOADER and isinstance(source, ast.Call) and source.args:
+        source = source.args[0]
+    return source
 
 
 def _differentiated(call: ast.Call) -> ast.expr:

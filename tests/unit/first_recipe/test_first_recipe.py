@@ -52,6 +52,14 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "data": "Reviews",
         "optimizer": "Adam",
     },
+    "evaluated": {
+        "global_batch": 20,
+        "epochs": 3,
+        "model": "Sequential",
+        "data": "Subset",
+        "optimizer": "SGD",
+    },
+    "plateau": {"global_batch": 8, "epochs": 4, "model": "Linear", "data": "TensorDataset", "optimizer": "Adam"},
     "config_in_trainer": {
         "global_batch": 24,
         "epochs": 7,
@@ -119,15 +127,6 @@ def test_the_model_is_made_anew(cli: CommandLine, tmp_path: Path, monkeypatch: p
         made.append(next(recipe.model().parameters()))
     assert torch.equal(made[0], made[1])
     assert not torch.equal(made[0], made[2])
-
-
-def test_a_schedule_that_is_left_out_is_said(cli: CommandLine, tmp_path: Path) -> None:
-    shutil.copy(SCRIPTS / "model_at_top.py", tmp_path)
-    line = "OneCycleLR, line 41. A recipe's advances once a step, not once an epoch"
-    assert f"schedule   left out: {line}" in cli("init", "model_at_top.py").out
-    assert f"# schedule= is left out: {line}" in (tmp_path / "model_at_top_recipe.py").read_text()
-    shutil.copy(SCRIPTS / "step_function.py", tmp_path)
-    assert "schedule" not in cli("init", "step_function.py").out
 
 
 def test_empty(cli: CommandLine, tmp_path: Path) -> None:
