@@ -134,6 +134,36 @@ def test_streams_that_nothing_orders_are_a_race() -> None:
     assert float((made + 1).sum()) == 8.0
 
 
+def timed() -> torch.Event:
+    return torch.Event(device="pretend:1", enable_timing=True)
+
+
+def test_events_have_the_device_s_time_and_are_passed_when_somebody_has_waited() -> None:
+    stream, begin, end = torch.accelerator.current_stream(1), timed(), timed()
+    begin.record(stream)
+    with torch.accelerator.device_index(1):
+        device().nap(1000)
+    end.record(stream)
+    assert not end.query()
+    with pytest.raises(RuntimeError, match="completed"):
+        begin.elapsed_time(end)
+    end.synchronize()
+    assert begin.query()
+    assert end.query()
+    assert begin.elapsed_time(end) >= 1_000_000
+
+
+def test_a_stream_that_waits_for_an_event_is_as_late_as_that() -> None:
+    other, begin, later = torch.Stream(device="pretend:1"), timed(), timed()
+    begin.record(torch.accelerator.current_stream(1))
+    with other:
+        device().nap(1000)
+    torch.accelerator.current_stream(1).wait_event(other.record_event())
+    later.record(torch.accelerator.current_stream(1))
+    later.synchronize()
+    assert begin.elapsed_time(later) >= 1_000_000
+
+
 def test_a_copy_that_nobody_waited_for_is_nonsense() -> None:
     landed = torch.zeros(8, pin_memory=True)
     landed.copy_(torch.ones(8, device="pretend:0"), non_blocking=True)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from lockstep import Loss, Trainer
 from lockstep.errors import BadInput, LockstepError, NotFinite
 from lockstep.train.determinism import deterministic
+from lockstep.train.steps import joined
 from tests.contract.lane_cases import CASES, LANES, data, make, mean, net, sgd, world_of
 from tests.devices import alone, only_devices
 from tests.ranks import Ranks
@@ -66,6 +67,117 @@ def test_a_pipeline_waits_for_headers_only() -> None:
         assert step == {"waits": 3 * LANES + 1, "to_host": LANES + 1, "to_device": 2 * LANES}
     for step in last:
         assert step == {"waits": 4 * LANES + 1, "to_host": 2 * LANES + 1, "to_device": 2 * LANES}
+
+
+NAP = 1000.0
+"""Seconds for which a device is busy, at once: more than anything else takes here."""
+
+
+def sleepy(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    import pretend_device
+
+    pretend_device.nap(NAP)
+    return mean(model, batch)
+
+
+class SleepySGD(torch.optim.SGD):
+    """An update that takes the device half a nap."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        import pretend_device
+
+        pretend_device.nap(NAP / 2)
+        super().step(closure)
+
+
+def naps(seconds: float) -> float:
+    """Return how many naps, and halves, a part had: what it had beside them is less than a tenth of one."""
+    halves = round(seconds / NAP * 2)
+    assert abs(seconds - halves * NAP / 2) < NAP / 10
+    return halves / 2
+
+
+@pytest.mark.parametrize(("strategy", "workers", "update"), [("single", 1, 0.5), ("dp", 2, 0.0)])
+def test_a_part_has_the_device_s_time_and_not_that_of_the_host_s_wait(
+    strategy: str, workers: int, update: float
+) -> None:
+    """The update of a step runs on after the host's wait, and is read with the next step's."""
+    import pretend_device
+
+    options: dict[str, Any] = {"strategy": strategy, "lanes": LANES, "workers": workers}
+    kind = SleepySGD if update else torch.optim.SGD  # devices of `dp` wait for each other's update when they copy
+    trainer = Trainer(alone(), net, lambda ps: kind(ps, lr=0.1), sleepy, **options)
+    steps = []
+    for batch in trainer.batches(data(), global_batch=32, drop_last=True):
+        steps.append(trainer.step(batch))
+        pretend_device.nap(NAP)  # what is done between two steps is no part of one
+    for number, step in enumerate(steps):
+        parts = {part: naps(seconds) for part, seconds in step.seconds.items()}
+        assert parts.pop("forward") == LANES // workers
+        assert parts.pop("optimizer") == (update if number else 0.0)
+        assert not any(parts.values())
+
+
+class SleepyBackward(torch.autograd.Function):
+    """Nothing, whose backward takes the device a nap."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        import pretend_device
+
+        pretend_device.nap(NAP)
+        return gradient
+
+
+class TwoSections(nn.Module):
+    """The last layer's gradients can leave before the nap in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(32, 1024), nn.Linear(1024, 512)
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden: Tensor = SleepyBackward.apply(self.first(values.flatten(1)))  # type: ignore[no-untyped-call]
+        last: Tensor = self.last(hidden)
+        return last
+
+
+def hidden_here(rank: int, size: int) -> list[tuple[float, float]]:
+    world = world_of(rank, size, "pccl", [size])
+    trainer = Trainer(world, TwoSections, sgd(), mean, strategy="ddp", lanes=4)
+    steps = [trainer.step(batch) for batch in trainer.batches(data(), global_batch=32, drop_last=True)]
+    return [(step.hidden, step.seconds["backward"]) for step in steps]
+
+
+def test_what_backward_hides_is_in_the_device_s_time_too() -> None:
+    """Gradients leave in the backward of the last of two lanes."""
+    with Ranks(2, "pccl") as ranks:
+        for steps in ranks.run(hidden_here):
+            assert [(naps(hidden), naps(backward)) for hidden, backward in steps] == [(1, 2)] * 3
+
+
+def test_laps_after_the_wait_are_read_with_the_next_step() -> None:
+    trainer = make("sgd", "single", alone(), 1)
+    batches = trainer.batches(CASES["sgd"].data(), global_batch=32)
+    first, second = (joined(trainer.step(next(batches)).spans) for _ in range(2))
+    head = ["data", *["forward", "backward"] * LANES]
+    assert [part for part, *_ in first] == head
+    assert [part for part, *_ in second] == ["backward", "optimizer", "backward", "optimizer", *head]
+    for spans in (first, second):
+        starts = [start for _, start, _, _ in spans]
+        assert starts == sorted(starts)
+    assert first[0][1] >= 0.0
+
+
+def test_steps_that_are_not_measured_have_no_events() -> None:
+    trainer = make("sgd", "single", alone(), 1, measure=False)
+    stats = trainer.step(next(trainer.batches(CASES["sgd"].data(), global_batch=32)))
+    assert not stats.seconds
+    assert not stats.spans
 
 
 def test_batches_are_copied_ahead_of_their_step() -> None:

@@ -33,7 +33,7 @@ from lockstep.recipe import Loss
 from lockstep.state.hashes import state_digest
 from lockstep.state.holdings import model_holdings, plain_holdings
 from lockstep.strategies.base import How, StepStats, as_sum
-from lockstep.strategies.clock import Clock, NoClock
+from lockstep.strategies.device_clock import clock_maker
 from lockstep.train.evaluate import evaluate
 from lockstep.train.evaluations import evaluation_batch
 from lockstep.train.final_weights import check_weights
@@ -135,6 +135,7 @@ class PeerRun:
             launcher=self.spec.launcher,
         )
         self.mesh = Mesh.over(self.world)
+        self._new_clock = clock_maker(device, measure=self.spec.measure)
         self.records = Records(self.folder, rank)
         self.records.write(header(self.mesh, self.plan, self._how()))
         self.log = StepLog(self.records, device, self.spec.measure)
@@ -238,7 +239,7 @@ class PeerRun:
         )
 
     def _next_clock(self) -> None:
-        self.clock = Clock() if self.spec.measure else NoClock()
+        self.clock = self._new_clock()
         self._before = time.perf_counter()
 
 

@@ -100,12 +100,21 @@ def stage_spans(run: FinishedRun) -> tuple[Span, ...]:
 
 
 def meetings(recorded: Sequence[Span]) -> dict[tuple[int, int], float]:
-    """Return when each rank left the meeting of a step, its last wait that is not for one lane, by rank and step."""
-    return {
-        (span.rank, span.step): span.start + span.seconds
-        for span in recorded
-        if span.lane is None and span.name == "wait"
-    }
+    """Return when each rank left the meeting that a step has on record, by rank and step.
+
+    That is a wait for no lane, after what is of no lane either: the wait of a stage's replicas comes after a lane. On
+    accelerators a step has the meeting of the step before, see strategies/device_clock.py.
+    """
+    left: dict[tuple[int, int], float] = {}
+    before: Span | None = None
+    for span in recorded:
+        place = span.rank, span.step
+        if span.lane is None and span.name == "wait":
+            follows = before is not None and (before.rank, before.step, before.lane) == (*place, None)
+            if follows or place not in left:
+                left[place] = span.start + span.seconds
+        before = span
+    return left
 
 
 def clock_differences(hosts: Sequence[str], left: Mapping[tuple[int, int], float]) -> dict[int, float]:

@@ -10,20 +10,16 @@ backend such as NCCL matches them by it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from lockstep.exchange.collective import Collective, SlicesOnTheWay
 from lockstep.strategies.base import LaneLoss, Training
+from lockstep.strategies.clock import Clock, NoClock
 from lockstep.strategies.exact_step import LaneSlot
 from lockstep.strategies.sectioned_step import SectionedWorker
 from lockstep.strategies.sliced_optimizer import GradientRun
-
-if TYPE_CHECKING:
-    from lockstep.strategies.clock import Clock
 
 
 class BucketedWorker(SectionedWorker):
@@ -35,11 +31,12 @@ class BucketedWorker(SectionedWorker):
         super().__init__(training, exchange, device)
         self._final: set[int] = set()
         self._pending: dict[int, SlicesOnTheWay] = {}
-        self._first_left: float | None = None
+        self._clock: Clock = NoClock()
 
     def _fold_lanes(self, run: Callable[[int], LaneLoss | None], table: Tensor, clock: Clock) -> Tensor:
+        self._clock = clock
         others = super()._fold_lanes(run, table, clock)
-        clock.hidden = time.perf_counter() - self._first_left if self._first_left is not None else 0.0
+        clock.end_hidden()
         return others
 
     def _begin(self, slot: LaneSlot, table: Tensor, loss: LaneLoss | None) -> None:
@@ -48,13 +45,12 @@ class BucketedWorker(SectionedWorker):
     def _abandon(self) -> None:
         self._final.clear()
         self._pending.clear()
-        self._first_left = None
 
     def _complete(self, section: int) -> None:
         self._final.add(section)
         while len(self._pending) < len(self._order) and (following := self._order[len(self._pending)]) in self._final:
-            if self._first_left is None:
-                self._first_left = time.perf_counter()
+            if not self._pending:
+                self._clock.begin_hidden()
             self._pending[following] = self.exchange.start(self._partials[following], self.parts[following])
 
     def _tell(self, table: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:

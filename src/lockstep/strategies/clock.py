@@ -25,6 +25,7 @@ class Clock:
         """Seconds of exchange that overlapped with backward."""
         self.ready: float | None = None
         """When this worker had all its gradients, if waiting and exchange cannot be distinguished on one worker."""
+        self._left_at: float | None = None
         self._first = self._last = time.perf_counter()
 
     def lap(self, part: str, lane: int | None = None) -> None:
@@ -33,6 +34,18 @@ class Clock:
         self.seconds[part] += now - self._last
         self.spans.append((part, self._last - self._first, now - self._last, lane))
         self._last = now
+
+    def begin_hidden(self) -> None:
+        """Note that the first gradients leave while backward computes others."""
+        self._left_at = time.perf_counter()
+
+    def end_hidden(self) -> None:
+        """Note that backward has ended: what left before it was hidden until now."""
+        if self._left_at is not None:
+            self.hidden = time.perf_counter() - self._left_at
+
+    def read(self) -> None:
+        """Book laps that were not known yet, where an accelerator has them; the host has waited for it."""
 
     def move_tail(self, part: str, seconds: float) -> None:
         """Move the last `seconds` of the last lap to another part."""
@@ -51,6 +64,9 @@ class NoClock(Clock):
         self.seconds = {}
 
     def lap(self, part: str, lane: int | None = None) -> None:
+        """Do nothing."""
+
+    def begin_hidden(self) -> None:
         """Do nothing."""
 
     def move_tail(self, part: str, seconds: float) -> None:

@@ -34,7 +34,7 @@ class DDPTimer:
         trained = [parameter for parameter in ddp.parameters() if parameter.requires_grad]
         self.sent = sum(parameter.numel() * parameter.element_size() for parameter in trained)
         """Bytes of gradients in all buckets."""
-        # On an accelerator the log has device times, and the host's laps measure kernel launches: nothing to divide.
+        # On an accelerator the lap is not known yet: the exchange that DDP hides behind backward stays a part of that.
         self._on_cpu = all(parameter.device.type == "cpu" for parameter in trained)
         self._ddp, self._log_enabled = ddp, False
 

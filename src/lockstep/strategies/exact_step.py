@@ -158,6 +158,8 @@ class ExactWorker:
         others = self._fold_lanes(run, table, clock)
         table, others = self._tell(table, others)
         clock.lap(self._waiting)
+        table = table.cpu()  # the one place of a step where the host waits for an accelerator
+        clock.read()
         if self.device != "cpu":
             _check_losses(table, number)
         total, weight = (sum(column) for column in table.T.tolist())
@@ -261,8 +263,7 @@ class ExactWorker:
         """Step 2: each lane's numbers come from its owner, the integer buffers from the owner of lane 0."""
         mine = others if self.exchange.rank == 0 else torch.zeros_like(others)
         both = self.exchange.sum_disjoint(torch.cat([table.flatten(), mine.to(self.device)]))
-        # The one place of a step where the host waits for an accelerator.
-        return both[: table.numel()].view_as(table).cpu(), both[table.numel() :]
+        return both[: table.numel()].view_as(table), both[table.numel() :]
 
     def _reduce(self, weight: float) -> list[GradientRun]:
         """Step 3: this worker's slices of the gradient."""

@@ -43,6 +43,7 @@ class StepStats:
         cls, step: int, loss: float, weight: float, *, clock: Clock, sent: int, global_loss: float | None = None
     ) -> StepStats:
         """Return the stats of a step that a clock was kept of."""
+        clock.read()
         return cls(step, loss, weight, clock.seconds, clock.spans, clock.hidden, clock.ready, sent, global_loss)
 
 

@@ -27,7 +27,8 @@ from lockstep.state.stream import gather
 from lockstep.state.table import agree
 from lockstep.strategies import check_exact, find
 from lockstep.strategies.base import StepStats, Training
-from lockstep.strategies.clock import Clock, NoClock
+from lockstep.strategies.clock import Clock
+from lockstep.strategies.device_clock import clock_maker
 from lockstep.train import determinism
 from lockstep.train.checkpoint import load, save
 from lockstep.train.checkpoint_file import Saved
@@ -127,7 +128,7 @@ class Trainer:
         )
         self.strategy = find(asked.strategy)(self.mesh, training)
         self._deterministic = determinism.needed(self.settings, world)
-        self._clock_type = Clock if asked.measure else NoClock
+        self._new_clock = clock_maker(world.device, measure=asked.measure)
         self._clock: Clock | None = None
         self.steps = 0
         """How many steps were done, those before a loaded checkpoint included."""
@@ -212,7 +213,7 @@ class Trainer:
         if self.world.device != "cpu":
             source = placed(source, self.strategy.lane_device)
         for position in itertools.count(start + 1):
-            self._clock = self._clock_type()
+            self._clock = self._new_clock()
             batch = next(source, None)
             if batch is None:
                 return
@@ -225,7 +226,7 @@ class Trainer:
     def step(self, batch: Batch) -> StepStats:
         """Train on one batch; all workers call this together."""
         self._check_data_marks()
-        clock, self._clock = self._clock or self._clock_type(), None
+        clock, self._clock = self._clock or self._new_clock(), None
         clock.lap("data")
         self.model.train()
         with deterministic(self.world) if self._deterministic else contextlib.nullcontext():

@@ -109,6 +109,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("in_bad_fork", &pretend::in_bad_fork);
   m.def("lose", [](int device) { pretend::lose(static_cast<c10::DeviceIndex>(device)); });
+  m.def("nap", &pretend::nap);
   m.def("counts", [] {
     auto& all = pretend::counts();
     return std::map<std::string, uint64_t>{{"waits", all.waits}, {"to_device", all.to_device}, {"to_host", all.to_host},

@@ -38,10 +38,34 @@ void join(Clock& mine, const Clock& other) {
   for (auto& [stream, at] : other) mine[stream] = std::max(mine[stream], at);
 }
 
-void host_waited(const Clock& until) {
+// [Note: time] Work runs at once, and a nap takes no time: it makes its stream busy until later. The host comes to that
+// time when it waits. So the host can run ahead of a device, as far as a test likes, and nobody sleeps.
+using Time = std::chrono::steady_clock::time_point;
+thread_local std::chrono::nanoseconds waited{0};  // by this thread of the host, for naps
+
+Time now() { return std::chrono::steady_clock::now() + waited; }
+
+std::map<StreamKey, Time>& busy_until() {
+  static auto* all = new std::map<StreamKey, Time>;
+  return *all;
+}
+Time& busy(const StreamKey& stream) {
+  auto& until = busy_until()[stream];
+  until = std::max(until, now());
+  return until;
+}
+
+// Whether the host has waited for all this: a device is as late as it may be.
+bool passed(const Clock& until) {
+  auto& host = clocks()[kHost];
+  return std::all_of(until.begin(), until.end(), [&](auto& one) { return host[one.first] >= one.second; });
+}
+
+void host_waited(const Clock& until, Time when) {
   std::vector<std::function<void()>> due;
   {
     std::lock_guard<std::mutex> held(lock());
+    waited += std::max(Time::duration::zero(), when - now());
     auto& host = clocks()[kHost];
     join(host, until);
     auto& all = deferred();
@@ -53,15 +77,20 @@ void host_waited(const Clock& until) {
   if (!uncounted()) counts().waits++;
 }
 
-Clock clock_of(const StreamKey& stream) {
-  std::lock_guard<std::mutex> held(lock());
-  return clocks()[stream];
-}
-
 struct Event {
   Clock until;
-  std::chrono::steady_clock::time_point when;
+  Time when;
 };
+
+Event end_of(const StreamKey& stream) {
+  std::lock_guard<std::mutex> held(lock());
+  return {clocks()[stream], busy(stream)};
+}
+
+void host_waits_for(const StreamKey& stream) {
+  Event end = end_of(stream);
+  host_waited(end.until, end.when);
+}
 
 thread_local c10::DeviceIndex device_here = 0;
 thread_local std::map<c10::DeviceIndex, c10::StreamId> streams_here;
@@ -101,32 +130,44 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const Stream& stream, const DeviceIndex, const c10::EventFlag) const override {
     if (*event == nullptr) *event = new Event;
     tick(key_of(stream));
-    *static_cast<Event*>(*event) = {clock_of(key_of(stream)), std::chrono::steady_clock::now()};
+    *static_cast<Event*>(*event) = end_of(key_of(stream));
   }
   void block(void* event, const Stream& stream) const override {
     if (event == nullptr) return;
     std::lock_guard<std::mutex> held(lock());
-    join(clocks()[key_of(stream)], static_cast<Event*>(event)->until);
+    auto& one = *static_cast<Event*>(event);
+    join(clocks()[key_of(stream)], one.until);
+    busy(key_of(stream)) = std::max(busy(key_of(stream)), one.when);
   }
-  bool queryEvent(void*) const override { return true; }
+  bool queryEvent(void* event) const override {
+    std::lock_guard<std::mutex> held(lock());
+    return event == nullptr || passed(static_cast<Event*>(event)->until);
+  }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) host_waited(static_cast<Event*>(event)->until);
+    if (event != nullptr) host_waited(static_cast<Event*>(event)->until, static_cast<Event*>(event)->when);
   }
   void destroyEvent(void* event, const DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   double elapsedTime(void* first, void* second, const DeviceIndex) const override {
     auto between = static_cast<Event*>(second)->when - static_cast<Event*>(first)->when;
     return std::chrono::duration<double, std::milli>(between).count();
   }
-  bool queryStream(const Stream&) const override { return true; }
-  void synchronizeStream(const Stream& stream) const override { host_waited(clock_of(key_of(stream))); }
+  bool queryStream(const Stream& stream) const override {
+    std::lock_guard<std::mutex> held(lock());
+    return passed(clocks()[key_of(stream)]);
+  }
+  void synchronizeStream(const Stream& stream) const override { host_waits_for(key_of(stream)); }
   void synchronizeDevice(const DeviceIndex device) const override {
     Clock every;
+    Time last{};
     {
       std::lock_guard<std::mutex> held(lock());
       for (auto& [stream, clock] : clocks())
-        if (stream.first == device) join(every, clock);
+        if (stream.first == device) {
+          join(every, clock);
+          last = std::max(last, busy(stream));
+        }
     }
-    host_waited(every);
+    host_waited(every, last);
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const Stream& stream) const override {
     record_stream(data.get(), stream);
@@ -163,6 +204,7 @@ uint64_t tick(const StreamKey& stream) {
   std::lock_guard<std::mutex> held(lock());
   auto& clock = clocks()[stream];
   join(clock, clocks()[kHost]);
+  busy(stream);
   return ++clock[stream];
 }
 
@@ -178,13 +220,22 @@ void defer_until_waited(const StreamKey& stream, std::function<void()> work) {
   deferred().push_back({stream, at, std::move(work)});
 }
 
-void host_waits(c10::DeviceIndex device) { host_waited(clock_of(key_of(current_stream(device)))); }
+void host_waits(c10::DeviceIndex device) { host_waits_for(key_of(current_stream(device))); }
+
+void nap(double seconds) {
+  StreamKey mine = key_of(current_stream(current_device()));
+  tick(mine);
+  std::lock_guard<std::mutex> held(lock());
+  busy(mine) += std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(seconds));
+}
 
 void join_streams(c10::DeviceIndex one, c10::DeviceIndex other) {
   std::lock_guard<std::mutex> held(lock());
-  auto &first = clocks()[key_of(current_stream(one))], &second = clocks()[key_of(current_stream(other))];
+  StreamKey here = key_of(current_stream(one)), there = key_of(current_stream(other));
+  auto &first = clocks()[here], &second = clocks()[there];
   join(first, second);
   join(second, first);
+  busy(here) = busy(there) = std::max(busy(here), busy(there));
 }
 
 Counts& counts() {

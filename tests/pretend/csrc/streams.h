@@ -22,6 +22,7 @@ uint64_t tick(const StreamKey& stream);                                    // on
 bool ordered_after(const StreamKey& later, const StreamKey& earlier, uint64_t at);
 void defer_until_waited(const StreamKey& stream, std::function<void()> work);
 void host_waits(c10::DeviceIndex device);                                  // for the current stream
+void nap(double seconds);                                                  // on the current stream, see [Note: time]
 void join_streams(c10::DeviceIndex one, c10::DeviceIndex other);           // as a copy between devices does
 
 // What a host does to a device, counted per thread's process: a test asks for the difference over a step.

@@ -39,6 +39,13 @@ def lose(device: int) -> None:
     _device.lose(device)
 
 
+def nap(seconds: float) -> None:
+    """Keep the current stream busy for so long; the host goes on."""
+    from pretend_device import _device
+
+    _device.nap(seconds)
+
+
 def _module(device: Any) -> types.ModuleType:
     """Return what torch expects as `torch.pretend`."""
     module = types.ModuleType(f"torch.{NAME}")

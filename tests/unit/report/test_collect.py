@@ -130,8 +130,8 @@ def test_settings_of_another_version_are_refused(folder: Path) -> None:
         ),
         (
             '["forward",0.001,0.01]',
-            '["forward",-3,0.01]',
-            "line 6: spans, entry 2, entry 2 is -3, expected a number",
+            '["forward",0.001,-3]',
+            "line 6: spans, entry 2, entry 3 is -3, expected a number",
         ),
         ('{"kind":"header"', '[1]\n{"kind":"header"', "line 1: the content is [1], expected an object"),
         ('"kind":"step","step":2', '"kind":"stop","step":2', 'line 6: kind is "stop", which is unknown'),

@@ -12,9 +12,9 @@ import pytest
 from lockstep.report.charts import all_charts
 from lockstep.report.charts.frame import Chart
 from lockstep.report.charts.lane_flow import charts, middle_steps
-from lockstep.report.collect import FinishedRun
+from lockstep.report.collect import FinishedRun, Span
 from lockstep.report.compare import Comparison, judge
-from lockstep.report.lane_actions import lane_actions
+from lockstep.report.lane_actions import lane_actions, meetings
 from lockstep.report.markdown import markdown
 from lockstep.report.trace import trace
 from tests.unit.report.causes import run, way
@@ -86,6 +86,23 @@ def test_the_steps_in_the_middle() -> None:
     assert middle_steps(slow, 1) in {(3,), (6,), (7,)}
     gap = [one for one in actions if one.step in (3, 5, 7)]
     assert len(middle_steps(gap, 2)) == 1, "steps that do not follow each other are not drawn as if they did"
+
+
+def test_the_meeting_of_a_step_is_no_wait_of_a_lane_or_of_replicas() -> None:
+    """On accelerators it stands before the lanes of the next step, and not behind its own."""
+
+    def meeting(*parts: tuple[str, int | None]) -> float:
+        recorded = [
+            Span(rank=1, step=4, name=part, start=place, seconds=0.5, lane=lane)
+            for place, (part, lane) in enumerate(parts)
+        ]
+        return meetings(recorded)[1, 4]
+
+    lanes = [("data", None), ("forward", 0), ("wait", 0), ("backward", 0), ("wait", None)]
+    update = [("exchange", None), ("optimizer", None), ("exchange", None), ("wait", None), ("optimizer", None)]
+    assert meeting(*lanes, *update) == 8.5
+    assert meeting(*update, *lanes) == 3.5
+    assert meeting(*lanes, ("exchange", None), ("optimizer", None)) == 4.5, "torch-pipeline has one wait"
 
 
 def test_no_chart_without_lanes() -> None:

@@ -23,6 +23,7 @@ from lockstep.lanes.own_generator import OwnGenerator
 from lockstep.lanes.rng import lane_seed, seed_device
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.strategies.base import How, LaneLoss, StepStats, Strategy, Training, Tuned
+from lockstep.strategies.clock import Clock, NoClock
 from lockstep.strategies.exact_step import ExactWorker
 from lockstep.strategies.load_state import check_slices, load_workers, tuned
 from lockstep.strategies.worker_state import worker_holdings
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from lockstep.data.loader import Batch
     from lockstep.mesh import Mesh
     from lockstep.state.holdings import Holding
-    from lockstep.strategies.clock import Clock
     from lockstep.strategies.limits import Asked
 
 Result = TypeVar("Result")
@@ -64,7 +64,7 @@ class DP(Strategy):
         lanes = {lane.lane: lane for lane in batch.lanes if lane.samples}
         for worker in self.workers:
             worker.training.model.train(self.training.model.training)
-        clocks = [clock, *(type(clock)() for _ in self.workers[1:])]
+        clocks = [clock, *(NoClock() for _ in self.workers[1:])]
 
         def work(rank: int) -> StepStats:
             return self.workers[rank].step(batch.step, lanes, self._forward(rank), clock=clocks[rank])

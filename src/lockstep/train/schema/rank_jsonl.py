@@ -11,6 +11,7 @@ from lockstep.train.schema.scalars import (
     Digest,
     Fraction,
     LongerThanZero,
+    Offset,
     Part,
     Positive,
     Rank,
@@ -93,8 +94,10 @@ class StepLine(Line, frozen=True, kw_only=True, tag="step"):
     """Bytes in use after the step."""
     ready: Time | None = None
     """Of stock DDP only: when this rank had all its gradients, in seconds since the epoch."""
-    spans: tuple[tuple[Part, Seconds, Seconds], ...] | None = None
-    """Of steps 3 to 7: the parts in order, each with its start after `began` and its length in seconds."""
+    spans: tuple[tuple[Part, Offset, Seconds], ...] | None = None
+    """Of steps 3 to 7: the parts in order, each with its start after `began` and its length in seconds; on an
+    accelerator an update of the step before may have begun before it.
+    """
     span_lanes: tuple[Count | None, ...] | None = None
     """Of a model that is cut: for which lane each of `spans` was; null for what is not of one lane."""
 

@@ -26,6 +26,8 @@ MOST_WORKERS = 2**20
 Workers = Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
 Rank = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
 Seconds = Annotated[float, Meta(ge=-TINY, le=1e10)]
+Offset = Annotated[float, Meta(ge=-1e10, le=1e10)]
+"""Seconds after something, or before it."""
 LongerThanZero = Annotated[float, Meta(gt=0.0, le=1e10)]
 Time = Annotated[float, Meta(ge=0.0, le=1e11)]
 """Seconds since the epoch."""
