@@ -77,7 +77,16 @@ test: $(if $(TORCH)$(CHECKED),$(VENV)/dev,check)
 # The suites that know of devices, on accelerators that are none, see tests/pretend. The first time they are built, in a minute.
 PRETEND_TESTS := tests/pretend tests/contract/test_bits.py tests/contract/test_checkpoints.py tests/contract/test_stages.py \
   tests/contract/test_sharded.py tests/contract/test_stock.py tests/multiprocess/test_sync_batchnorm.py \
-  tests/multiprocess/test_ddp.py tests/multiprocess/test_selftest.py
+  tests/multiprocess/test_ddp.py tests/multiprocess/test_selftest.py tests/multiprocess/test_measure.py
+# Of suites whose other tests say nothing about devices: evaluations, a resumed run, ranks and commands that are ended.
+MULTI := tests/multiprocess
+PRETEND_TESTS += $(MULTI)/test_evaluation.py::test_evaluations_change_no_bit \
+  '$(MULTI)/test_evaluation.py::test_a_cut_model_is_evaluated_and_followed_alike[pipeline]' \
+  $(MULTI)/test_resume.py::test_a_worker_is_killed_and_half_of_them_go_on \
+  $(MULTI)/test_resume.py::test_twice_between_epochs_and_strategies \
+  $(MULTI)/test_ends.py::test_uneven_last_batch_and_a_worker_that_runs_dry \
+  '$(MULTI)/test_ends.py::test_ended_from_outside[spawn-SIGINT]' \
+  '$(MULTI)/test_deaths.py::test_a_rank_is_killed[spawn-step]'
 test-pretend: $(VENV)/dev
 	PYTHONPATH=$$($(BIN)/python -m tests.pretend.build) LOCKSTEP_TEST_DEVICE=pretend $(PYTEST) $(or $(TESTS),$(PRETEND_TESTS)) $(ARGS)
 

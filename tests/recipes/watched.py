@@ -39,7 +39,7 @@ def careless(model: nn.Module, batch: list[Tensor]) -> dict[str, Tensor]:
     inputs, labels = batch
     outputs = model(inputs)
     model.train()
-    model(torch.cat([inputs, torch.randn(2, 8)]) * 100)
+    model(torch.cat([inputs, torch.randn(2, 8).to(inputs.device)]) * 100)
     torch.manual_seed(7)
     return {
         "accuracy": (outputs.argmax(1) == labels).float().mean(),
