@@ -8,11 +8,12 @@ import os
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.nn import DistributedDataParallel as OurDDP
 from lockstep.nn import SyncBatchNorm
-from tests.devices import own_device
+from tests.devices import ON_CPU, own_device
 from tests.multiprocess.ddp_models import (
     Net,
     Numbers,
@@ -187,15 +188,7 @@ def after_an_error(rank: int, size: int, cap: float | None, accumulate: bool) ->
         model = ddp(Net(), broadcast_buffers=False, **options)  # else the next forward would wait for a collective
         if ddp is OurDDP:
             before = copy.deepcopy(model.state_dict())
-
-            def fail(gradient: Tensor) -> None:
-                raise ZeroDivisionError
-
-            x = batch(rank, 0).requires_grad_()
-            handle = x.register_hook(fail)  # type: ignore[no-untyped-call]
-            with contextlib.suppress(ZeroDivisionError):
-                backward(model(x).square().mean())
-            handle.remove()
+            _fail(model, rank)
             model.zero_grad()
             if accumulate:
                 with model.no_sync():
@@ -206,6 +199,44 @@ def after_an_error(rank: int, size: int, cap: float | None, accumulate: bool) ->
         return numbers(model)
 
     return both(run)
+
+
+def zeroed_after_an_error(rank: int, size: int, by_model: bool) -> tuple[Numbers, Numbers]:
+    """Set gradients to zero in place after a backward that failed while they were on their way; return the next ones.
+
+    Where a collective leaves the host alone, the others begin theirs only when rank 0 has set its gradients to zero.
+    """
+    others = dist.new_group(backend="gloo") if ON_CPU else None
+
+    def run(ddp: type[Any]) -> Numbers:
+        model = ddp(Net(), broadcast_buffers=False, **({"bucket_cap_mb": 0.01} if ddp is OurDDP else {}))
+        if ddp is OurDDP:
+            if others is not None and rank:
+                dist.barrier(group=others)
+            _fail(model, rank)
+            if by_model:
+                model.zero_grad(set_to_none=False)
+            else:
+                torch.optim.SGD(model.parameters(), lr=0.1).zero_grad(set_to_none=False)
+            if others is not None and not rank:
+                dist.barrier(group=others)
+        backward(model(batch(rank, 1)).square().mean())
+        return [float(gradient_of(parameter).double().sum()) for parameter in model.parameters()]
+
+    return both(run)
+
+
+def _fail(model: Any, rank: int) -> None:
+    """Let a backward fail at its end."""
+
+    def fail(gradient: Tensor) -> None:
+        raise ZeroDivisionError
+
+    x = batch(rank, 0).requires_grad_()
+    handle = x.register_hook(fail)  # type: ignore[no-untyped-call]
+    with contextlib.suppress(ZeroDivisionError):
+        backward(model(x).square().mean())
+    handle.remove()
 
 
 def sync_batchnorm(rank: int, size: int) -> tuple[Numbers, Numbers]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.devices import COLLECTIVES, KIND, ON_CPU, here
+from tests.devices import COLLECTIVES, KIND, ON_CPU, here, only_cpu
 from tests.multiprocess import ddp_agreement as agreement
 from tests.multiprocess import ddp_kinds as kinds
 from tests.multiprocess import ddp_order as order
@@ -70,6 +70,11 @@ def test_as_torch_does(ranks: Ranks, case: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("cap", [None, 0.01], ids=["one-bucket", "many-buckets"])
 def test_goes_on_after_an_error(ranks: Ranks, cap: float | None, accumulate: bool) -> None:
     same(ranks, training.after_an_error, cap, accumulate)
+
+
+@pytest.mark.parametrize("by_model", [True, pytest.param(False, marks=only_cpu)], ids=["model", "optimizer"])
+def test_gradients_on_their_way_can_be_set_to_zero_after_an_error(ranks: Ranks, by_model: bool) -> None:
+    same(ranks, training.zeroed_after_an_error, by_model)
 
 
 def test_gradients_are_views(ranks: Ranks) -> None:

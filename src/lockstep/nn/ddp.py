@@ -182,6 +182,15 @@ class DistributedDataParallel(nn.Module, Joinable):
         finally:
             self.require_backward_grad_sync = before
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients; after a backward that failed half-way some may still be on their way.
+
+        On an accelerator the stream that computes waits for those. On the CPU the next forward waits, as all ranks do.
+        """
+        if not set_to_none and self.device.type != "cpu":
+            self._reducer.forget()
+        super().zero_grad(set_to_none)
+
     def register_comm_hook(self, state: object, hook: object) -> None:
         """Raise: torch's hooks need torch's buckets."""
         raise BadInput(

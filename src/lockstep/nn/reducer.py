@@ -77,7 +77,7 @@ class Reducer:
 
     def arm(self) -> None:
         """Let the next backward reduce its gradients; a backward that failed half-way is forgotten."""
-        self._forget()
+        self.forget()
         self._end_requested = False
         if not self._after_backward:
             self._began_without_gradients = self._hooks.no_gradients_yet()
@@ -87,10 +87,11 @@ class Reducer:
 
     def disarm(self) -> None:
         """Let the next backward only accumulate its gradients; a backward that failed half-way is forgotten."""
-        self._forget()
+        self.forget()
         self._mode[0] = IDLE
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Wait for what a backward sent that failed half-way, if one did; what was sent counts as zero from now on."""
         self._reduction.forget()
         if self._mode[0] == BEGUN:
             self._reset()

@@ -40,7 +40,7 @@ class Reduction(ABC):
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.size = group, group.size()
         self._works: list[tuple[Any, ...]] = []
-        """What has begun, each with the tensors that `finish` needs."""
+        """What has begun, each with its tensor and what else `finish` needs."""
 
     @abstractmethod
     def begin(self, flat: Tensor) -> None:
@@ -51,10 +51,14 @@ class Reduction(ABC):
         """Wait until all tensors hold the mean; raise the error of one that failed."""
 
     def forget(self) -> None:
-        """Wait for what a backward began that failed half-way: it still uses the tensors that the next one fills."""
+        """Wait for what a backward began that failed half-way, and set it to zero.
+
+        Gradients are views of these tensors. Somebody may have set them to zero already, while sums were still to come.
+        """
         works, self._works = self._works, []
-        for work, *_ in works:
+        for work, flat, *_ in works:
             work.wait()
+            flat.zero_()
 
 
 class AllReduce(Reduction):
@@ -67,12 +71,12 @@ class AllReduce(Reduction):
 
     def begin(self, flat: Tensor) -> None:
         """Start the all_reduce in the background."""
-        self._works.append((dist.all_reduce(flat, op=self._op, group=self.group, async_op=True),))
+        self._works.append((dist.all_reduce(flat, op=self._op, group=self.group, async_op=True), flat))
 
     def finish(self) -> None:
         """Wait for each all_reduce, in order."""
         works, self._works = self._works, []
-        for (work,) in works:
+        for work, _ in works:
             work.wait()
 
 
