@@ -77,6 +77,7 @@ PAGES = {
     "lockstep.train.best_metric": "evaluation",
     "lockstep.train.evaluat": "evaluation",
     "lockstep.train.failure": "failures",
+    "lockstep.train.synchronise": "sync-batchnorm",
     "lockstep.train.stage_check": "model-parallelism",
     "lockstep.stages": "model-parallelism",
     "lockstep.shards": "model-parallelism",
@@ -113,11 +114,7 @@ def page_of(error: LockstepError) -> str | None:
     """Return the page that helps with an error: that of the innermost part of Lockstep that has one."""
     if isinstance(error, RunFailed):
         return "docs/failures.md"
-    traceback, modules = error.__traceback__, []
-    while traceback is not None:
-        modules.append(traceback.tb_frame.f_globals.get("__name__", ""))
-        traceback = traceback.tb_next
-    for module in reversed(modules):
+    for module in reversed(error.modules()):
         for prefix, page in PAGES.items():
             if module.startswith(prefix):
                 return f"docs/{page}.md"

@@ -23,6 +23,16 @@ class LockstepError(ShortTraceback, Exception):
     """Any error that Lockstep raises on purpose; its text says what was found, what was expected, and what to do."""
 
     exit_code = 1
+    raised_in: tuple[str, ...] = ()
+    """Of one that came from another process: the modules of its traceback there, which does not come along."""
+
+    def modules(self) -> list[str]:
+        """Return the modules that it passed through, the one that raised it last."""
+        traceback, modules = self.__traceback__, []
+        while traceback is not None:
+            modules.append(traceback.tb_frame.f_globals.get("__name__", ""))
+            traceback = traceback.tb_next
+        return [*modules, *self.raised_in]
 
 
 class BadInput(LockstepError):

@@ -141,6 +141,14 @@ def _preflight_in_server(spec: RunSpec, out: Path) -> None:
         raise refusal
 
 
+def sendable(error: BadInput) -> BadInput:
+    """Return a refusal as it can cross a pipe: of others' errors only the text, and where in Lockstep it was raised."""
+    kind = BadRecipe if isinstance(error, BadRecipe) else BadInput
+    sent = kind(str(error))
+    sent.raised_in = tuple(error.modules())
+    return sent
+
+
 def _check(spec: RunSpec, out: Path, writer: Connection, server: int | None) -> None:
     from lockstep.launch.parent_death import die_with_starter
     from lockstep.output import lose_output
@@ -152,8 +160,7 @@ def _check(spec: RunSpec, out: Path, writer: Connection, server: int | None) -> 
     try:
         preflight(spec, out)
     except BadInput as error:
-        kind = BadRecipe if isinstance(error, BadRecipe) else BadInput  # of others' errors only the text is sent
-        writer.send(kind(str(error)))
+        writer.send(sendable(error))
     else:
         writer.send(None)
     drop_empty_compiler_cache()

@@ -23,7 +23,7 @@ from lockstep.train.resume import check_standing, history, put_aside, read_stand
 from lockstep.train.setup import write_setup
 from lockstep.train.spec import RunSpec, source_of
 from lockstep.train.stage_check import check_model, check_settings_of_stages
-from lockstep.train.synchronise import check_equal_lanes
+from lockstep.train.synchronise import check_equal_lanes, check_sync_batchnorm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,9 @@ def preflight(spec: RunSpec, out: Path) -> None:
         _check_peer(spec, plan, source, drop_last=recipe.drop_last)
         _check_followed_peer(spec, recipe)
     _check_evaluation(recipe, source)
-    if not spec.sync_batchnorm:
+    if spec.sync_batchnorm:
+        check_sync_batchnorm(spec.strategy, plan.lanes, spec.workers, recipe.global_batch)
+    else:
         check_one_sample_lanes(recipe, source, plan)
     if description.equal_lanes:
         check_equal_lanes(spec.strategy, plan.lanes, spec.workers)

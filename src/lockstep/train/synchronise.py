@@ -11,15 +11,27 @@ from torch import nn
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.errors import BadInput
 from lockstep.nn import SyncBatchNorm
+from lockstep.registry import describe
 
 
-def with_sync_batchnorm(model: nn.Module, lanes: int, workers: int) -> nn.Module:
-    """Convert a model; refuse one that has nothing to convert, and lanes that the workers cannot run side by side."""
-    if lanes % workers:
-        raise BadInput(
-            f"SyncBatchNorm couples the lanes that are in flight together, and lanes={lanes} gives {workers} workers "
-            f"different numbers of them: use --lanes {lanes - lanes % workers + workers}"
-        )
+def check_sync_batchnorm(strategy: str, lanes: int, workers: int, global_batch: int | None = None) -> None:
+    """Refuse SyncBatchNorm for threads, which have none, and for lanes that the workers cannot run side by side."""
+    if workers > 1 and describe(strategy).processes(workers) == 1:
+        raise BadInput(f"--sync-batchnorm: the threads of strategy {strategy} have BatchNorm of a lane each; use ddp")
+    if not lanes % workers:
+        return
+    every = range(workers, lanes + workers + 1, workers) if global_batch is None else range(workers, global_batch + 1)
+    fitting = [n for n in every if n % workers == 0 and not (global_batch or 0) % n]
+    nearest = min(fitting, key=lambda n: (abs(n - lanes), -n), default=None)
+    advice = f"--lanes {nearest}" if nearest else f"a number of workers that divides the global batch of {global_batch}"
+    raise BadInput(
+        f"SyncBatchNorm couples the lanes that are computed at the same time, and lanes={lanes} gives {workers} "
+        f"workers different numbers of them: use {advice}"
+    )
+
+
+def with_sync_batchnorm(model: nn.Module) -> nn.Module:
+    """Convert a model; refuse one that has nothing to convert."""
     model = SyncBatchNorm.convert_sync_batchnorm(model)
     if not any(isinstance(module, SyncBatchNorm) for module in model.modules()):
         raise BadInput("--sync-batchnorm: the model has no BatchNorm layer; leave the option out")

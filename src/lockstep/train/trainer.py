@@ -42,7 +42,7 @@ from lockstep.train.model_check import check_batchnorm, check_initialised
 from lockstep.train.optimizer_settings import first_settings
 from lockstep.train.optimizer_state import optimizer_state_dict
 from lockstep.train.same_start import Marks, check_same_data, check_same_model, data_marks
-from lockstep.train.synchronise import check_equal_lanes, fill_up, with_sync_batchnorm
+from lockstep.train.synchronise import check_equal_lanes, check_sync_batchnorm, fill_up, with_sync_batchnorm
 
 if TYPE_CHECKING:
     from lockstep.recipe import LayerList, LossFunction, Metrics, OptimizerFactory, ScheduleFactory
@@ -113,7 +113,8 @@ class Trainer:
             check_equal_lanes(asked.strategy, self.lanes, replicas)
         self._fill_up = (asked.sync_batchnorm or description.equal_lanes) and replicas > 1
         if asked.sync_batchnorm:
-            model = with_sync_batchnorm(model, self.lanes, replicas)
+            check_sync_batchnorm(asked.strategy, self.lanes, asked.workers)
+            model = with_sync_batchnorm(model)
         check_batchnorm(model, device=world.device, workers=world.size, exact=description.exact)
         training = Training(
             model=model,

@@ -15,7 +15,7 @@ from lockstep.data.loader import Batch, LaneBatch
 from lockstep.errors import BadInput
 from lockstep.nn import SyncBatchNorm
 from lockstep.nn.convert import without_samples
-from lockstep.train.synchronise import fill_up, with_sync_batchnorm
+from lockstep.train.synchronise import check_sync_batchnorm, fill_up, with_sync_batchnorm
 
 
 def net() -> nn.Sequential:
@@ -108,12 +108,33 @@ def test_without_samples_puts_modes_back() -> None:
 
 def test_a_model_without_batchnorm_is_refused() -> None:
     with pytest.raises(BadInput, match="the model has no BatchNorm layer"):
-        with_sync_batchnorm(nn.Linear(2, 2), lanes=2, workers=2)
+        with_sync_batchnorm(nn.Linear(2, 2))
 
 
-def test_lanes_that_cannot_run_side_by_side_are_refused() -> None:
-    with pytest.raises(BadInput, match="lanes=3 gives 2 workers different numbers of them: use --lanes 4"):
-        with_sync_batchnorm(net(), lanes=3, workers=2)
+@pytest.mark.parametrize(
+    ("lanes", "workers", "global_batch", "advice"),
+    [
+        (3, 2, None, "use --lanes 4"),
+        (4, 3, None, "use --lanes 3"),
+        (4, 3, 48, "use --lanes 3"),
+        (5, 3, 48, "use --lanes 6"),
+        (4, 3, 64, "use a number of workers that divides the global batch of 64"),
+    ],
+)
+def test_lanes_that_cannot_run_side_by_side_are_refused(
+    lanes: int, workers: int, global_batch: int | None, advice: str
+) -> None:
+    """What is advised is not refused in its turn: the lanes divide the global batch, too."""
+    with pytest.raises(BadInput, match=f"lanes={lanes} gives {workers} workers different numbers of them: {advice}$"):
+        check_sync_batchnorm("ddp", lanes, workers, global_batch)
+
+
+def test_threads_have_no_sync_batchnorm_and_say_so() -> None:
+    with pytest.raises(BadInput, match="the threads of strategy dp have BatchNorm of a lane each; use ddp"):
+        check_sync_batchnorm("dp", 2, 2)
+    check_sync_batchnorm("dp", 2, 1)
+    check_sync_batchnorm("single", 2, 1)
+    check_sync_batchnorm("ddp", 4, 2, 64)
 
 
 def test_fillers_make_the_workers_even() -> None:
