@@ -31,15 +31,18 @@ class Srun(Launcher):
         hosts: dict[int, str] = {}
         code = run_command(
             arguments(job),
-            clean_environment({**threads_for(job), **job.variables}),
+            clean_environment({"PYTHONUNBUFFERED": "1", **threads_for(job), **job.variables}),
             lambda line: read_line(line, exits, hosts),
         )
         return Outcome(min(code, 255) if code >= 0 else 1, exits, hosts)
 
 
 def arguments(job: Job) -> list[str]:
-    """Return the srun command: one failed task ends all, and output is not buffered."""
-    command = ["srun", f"--ntasks={job.workers}", "--kill-on-bad-exit=1", "--wait=60", "--unbuffered"]
+    """Return the srun command: one failed task ends all.
+
+    It has no `--unbuffered`, which gives a task a terminal of 80 columns, whatever its output goes to.
+    """
+    command = ["srun", f"--ntasks={job.workers}", "--kill-on-bad-exit=1", "--wait=60"]
     if job.nodes is not None:
         command.append(f"--nodes={job.nodes}")
     if "SLURM_STEP_ID" in os.environ:
