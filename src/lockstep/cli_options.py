@@ -83,6 +83,10 @@ Given = dict[str, Any]
 """The fields of RunSpec that were typed, by name; what is not in it is left to the command, recipe or machine."""
 
 
+FIRST = ("recipe", "strategy", "strategies", "workers", "lanes", "steps", "epochs", "global_batch", "repeats")
+"""What nearly everybody types: the help of a command begins with these."""
+
+
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the fields of RunSpec as options of its own; it gets those that were typed as its first argument.
 
@@ -99,6 +103,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
     # typer reads a command's options off its signature and annotations
     every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in [*shared, *own]]
+    every.sort(key=lambda one: FIRST.index(one.name) if one.name in FIRST else len(FIRST))
     call.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     call.__annotations__ = {one.name: one.annotation for one in every}
     del call.__wrapped__

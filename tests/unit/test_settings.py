@@ -8,10 +8,12 @@ from typing import Annotated, Any, get_type_hints
 
 import pytest
 import torch
+import typer
 from torch import nn
 from torch.optim import SGD
 
 from lockstep import Trainer, World
+from lockstep.cli import app
 from lockstep.cli_options import setting_parameters
 from lockstep.errors import BadInput
 from lockstep.launch import start
@@ -125,3 +127,12 @@ def test_options_of_a_trainer_are_settings() -> None:
     assert not torch.equal(plain.model.weight, other.model.weight)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="there is no setting 'lane'; did you mean 'lanes'"):
         trainer(lane=8)
+
+
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [("run", ["--strategy", "--workers", "--lanes"]), ("compare", ["--strategies", "--workers", "--lanes"])],
+)
+def test_help_begins_with_what_nearly_everybody_types(command: str, first: list[str]) -> None:
+    options = typer.main.get_command(app).commands[command].params[1:]  # type: ignore[attr-defined]
+    assert [option.opts[0] for option in options][:3] == first
