@@ -48,6 +48,7 @@ REFUSED = {
     "a cut that names nothing": (["bytes", "--workers", "2", "--cut", "haed"], "did you mean 'head'?"),
     "an unknown order": (["mlp", "--workers", "2", "--pipeline-schedule", "gpipe"], "1f1b, zero-bubble or fill-drain"),
     "no chain": (["none.py", "--workers", "2"], "second does not get just what first returned"),
+    "a layer that raises": (["wrong.py", "--workers", "2"], "could not be run layer by layer"),
     "SyncBatchNorm": (["cifar100", "--workers", "2", "--sync-batchnorm"], "cuts the model; use ddp"),
 }
 
@@ -55,6 +56,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_before_a_worker_starts(name: str, tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "none.py").write_text(NO_CHAIN)
+    listed = "Recipe(stages=lambda model: [lambda first, second: first, model.second], "
+    (tmp_path / "wrong.py").write_text(NO_CHAIN.replace("Recipe(", listed))
     arguments, said = REFUSED[name]
     done = cli("run", *arguments, "--strategy", "pipeline", "--out", "run")
     assert done.code == 2

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adafactor, AdamW
-from torch.optim.lr_scheduler import StepLR
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import Dataset, TensorDataset
 
 from lockstep import Loss, Trainer, World
@@ -336,6 +336,11 @@ def test_the_optimizer_and_its_rate(options: dict[str, Any]) -> None:
     for batch in itertools.islice(one.batches(data(), global_batch=10, start=1), 1):
         one.step(batch)
     assert one.digest() == before, "no worker updates anything at a rate of 0"
+
+
+def test_a_schedule_that_follows_a_metric_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"ReduceLROnPlateau, which follows a metric.* set trainer\.lr in a loop"):
+        trainer(schedule=lambda o: ReduceLROnPlateau(o), lanes=2)
 
 
 def test_the_loss_is_that_of_this_process_and_the_global_one_is_known() -> None:

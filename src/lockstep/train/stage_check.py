@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 
 from lockstep.byte_sizes import read_bytes
 from lockstep.data.source import fetch, open_source
-from lockstep.errors import BadInput
+from lockstep.errors import BadInput, LockstepError
 from lockstep.lanes.rng import seed_lane
 from lockstep.lanes.schedule import check_stages
 from lockstep.registry import STRATEGIES, describe
@@ -61,11 +63,27 @@ def check_model(spec: RunSpec, recipe: Recipe, dataset: Any, plan: Plan) -> Surv
     filled = spec.filled_in(recipe, plan)
     order = lane_order(spec.strategy, spec.pipeline_schedule)
     memory = stage_memory(recipe.optimizer, model, filled, lanes=plan.lanes, order=order)
-    survey = Survey.of(model, recipe.stages, example, spec.stage_count, memory)
+    try:
+        survey = Survey.of(model, recipe.stages, example, spec.stage_count, memory)
+    except LockstepError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        raise BadInput(
+            f"strategy {spec.strategy}: a lane could not be run layer by layer. Of Recipe(stages=...) the first layer "
+            f"gets what model(...) is called with, each other one what the layer before returned:\n{own_frames(error)}"
+        ) from error
     if memory.limit is not None:
         survey.measure(runs=0)
     survey.ownership(survey.cut(spec.cut, spec.stage_count))
     return survey
+
+
+def own_frames(error: Exception) -> str:
+    """Return what was raised, with the lines that led to it but for those of Lockstep and torch."""
+    libraries = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    return "".join([*traceback.format_list(own), *traceback.format_exception_only(error)]).rstrip()
 
 
 def schedule_text(spec: RunSpec, plan: Plan) -> str:

@@ -42,6 +42,7 @@ from lockstep.train.model_check import check_batchnorm, check_initialised
 from lockstep.train.optimizer_settings import first_settings
 from lockstep.train.optimizer_state import optimizer_state_dict
 from lockstep.train.same_start import Marks, check_same_data, check_same_model, data_marks
+from lockstep.train.step_schedule import by_step
 from lockstep.train.synchronise import check_equal_lanes, check_sync_batchnorm, fill_up, with_sync_batchnorm
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Trainer:
             settings=self.settings,
             synchronised=self._fill_up,
             clip=clip,
-            schedule=schedule,
+            schedule=by_step(schedule),
             layers=layers,
             example=example,
         )
