@@ -49,7 +49,9 @@ def averages(device: str) -> bool:
     gloo takes the request in torch 2.8, and gives the sum.
     """
     ones, mean = torch.ones(dist.get_world_size(), device=device), torch.zeros(1, device=device)
-    dist.reduce_scatter_tensor(mean, ones, op=dist.ReduceOp.AVG)
+    # its name since 2.13; the old one warns there
+    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    reduce_scatter(mean, ones, op=dist.ReduceOp.AVG)
     return mean.item() == 1.0
 
 
