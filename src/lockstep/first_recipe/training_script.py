@@ -83,8 +83,17 @@ class TrainingScript:
             parts.functions["loss"] = self.of_a_batch(value, training.backward, (scope, loop), training.model)
         with self._part(parts, "data"):
             parts.functions["data"] = self._data(scope, loop, parts)
+        if "data" in parts.missing and "loss" in parts.functions:
+            self._check_batch(parts)
         self._numbers(scope, loop, parts)
         return parts
+
+    def _check_batch(self, parts: RecipeParts) -> None:
+        """Leave a loss to the user that draws its own samples: it would go on doing so when there is data."""
+        loss = parts.functions["loss"]
+        if not any("batch" in read_names(one) for one in (*loss.statements, loss.value)):
+            del parts.functions["loss"]
+            parts.missing["loss"] = f"line {loss.line} has its own samples; here they come from make_data(), as batch"
 
     def training(self) -> TrainingLoop | None:
         """Return the loop that trains, and as much of what it uses as can be found."""

@@ -8,6 +8,7 @@ traced      any other model: one lane is run; if each child gets just what the o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -160,9 +161,14 @@ def _why_no_chain(whole: ModuleCall, calls: Sequence[ModuleCall], chain: Sequenc
     return ""
 
 
+def _as_python(name: str) -> str:
+    """Return a module's name as it is typed: blocks[0].norm for blocks.0.norm."""
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", name)
+
+
 def _broken(model: nn.Module, chain: Sequence[str], problem: str) -> str:
     stars = {name: "*" if _is_sequential(model.get_submodule(name)) else "" for name in dict.fromkeys(chain)}
-    listed = ", ".join(f"{star}model.{name}" for name, star in stars.items())
+    listed = ", ".join(f"{star}model.{_as_python(name)}" for name, star in stars.items())
     return (
         f"{type(model).__name__} is no chain of layers: in its forward, {problem}. Name the layers in the recipe, with "
         f"small functions for what is between them, e.g. Recipe(stages=lambda model: [{listed}])"

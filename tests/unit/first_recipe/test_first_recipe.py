@@ -141,6 +141,32 @@ def test_empty(cli: CommandLine, tmp_path: Path) -> None:
     assert (tmp_path / "recipe.py").read_text() == before
 
 
+OWN_SAMPLES = """
+import torch
+from torch import nn
+
+def get_batch():
+    return torch.randn(32, 4), torch.randn(32, 1)
+
+def main():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(100):
+        x, y = get_batch()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_loss_that_draws_its_own_samples_is_left_to_the_user(cli: CommandLine, tmp_path: Path) -> None:
+    """With data filled in it would train on, and on other samples."""
+    (tmp_path / "draws.py").write_text(OWN_SAMPLES)
+    done = cli("init", "draws.py")
+    assert "loss       not found: line 14 has its own samples; here they come from make_data(), as batch" in done.out
+    assert "get_batch" not in (tmp_path / "draws_recipe.py").read_text()
+
+
 def test_what_is_not_found_is_said_and_left_to_the_user(cli: CommandLine, tmp_path: Path) -> None:
     text = (SCRIPTS / "step_function.py").read_text().replace("for batch in loader", "for batch in range(9)")
     (tmp_path / "counting.py").write_text(text)

@@ -134,6 +134,24 @@ def test_what_broke_the_chain_and_what_to_write(model: type[nn.Module], said: st
     assert "Recipe(stages=lambda model: [model.first, *model.body, model.head])" in str(refused.value)
 
 
+class Numbered(nn.Module):
+    """Calls the layers of a list one by one, and something in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, values: Tensor) -> Tensor:
+        last: Tensor = self.blocks[1](2 * self.blocks[0](values))
+        return last
+
+
+def test_the_line_to_write_is_python() -> None:
+    with pytest.raises(BadInput) as refused:
+        names(Numbered())
+    assert "Recipe(stages=lambda model: [model.blocks[0], model.blocks[1]])" in str(refused.value)
+
+
 class Named(nn.Module):
     """Takes an argument by its name; `changed`: and passes on another one."""
 
