@@ -67,7 +67,8 @@ def test_a_worker_is_killed_and_half_of_them_go_on(tmp_path: Path, unbroken: tup
     run = read_finished(out)
     assert run.losses == pytest.approx(unbroken[1], rel=1e-12)
     assert [line.step for line in run.steps[0]] == list(range(9, STEPS))
-    assert names(out / "attempt-1") == [
+    # Over collectives the others may notice the death by themselves, and say so, before they are ended.
+    assert [name for name in names(out / "attempt-1") if not name.endswith(".error.json")] == [
         "fingerprints.jsonl",
         *(f"rank-{rank}.jsonl" for rank in range(4)),
         "result.json",
