@@ -92,7 +92,8 @@ class StageWorker(ExactWorker):
         super().__init__(training, exchange, mesh.world.device, part=True)
         self._waiting = "wait"  # also without replicas: the stages meet at the end of a step
         self._actions = actions(len(self._slots))
-        self._in_halves = any(action.weights for action in self._actions)
+        self.in_halves = any(action.weights for action in self._actions)
+        """Whether the order of lanes has backward in halves."""
         self._blocks: list[int] | None = None
         """How many blocks of norms each stage has."""
 
@@ -152,7 +153,7 @@ class StageWorker(ExactWorker):
 
     def _halves(self, lane: StageLoss, roots: Sequence[Tensor]) -> Halves | None:
         """Return a lane's backward in halves, if the order of lanes has them and the lane allows it."""
-        if not self._in_halves or self._shared or lane.in_one or lane.received is None:
+        if not self.in_halves or self._shared or lane.in_one or lane.received is None:
             return None
         return halves_of(roots, lane.received)
 
