@@ -35,10 +35,10 @@ from lockstep.tensorflow.cluster import (
 )
 from lockstep.tensorflow.environment import INSTALL
 from lockstep.tensorflow.keras_fit import keras_version, warning_for
-from lockstep.world.addresses import is_free, reserved_port
+from lockstep.world.addresses import LOOPBACK, is_free, reserved_port
 from lockstep.world.detect import detect
 from lockstep.world.join import JOIN_SECONDS, host_identity, locate
-from lockstep.world.meeting import Meeting, Message, meet, where
+from lockstep.world.meeting import Meeting, Message, about_this_process, meet, where
 from lockstep.world.place import Place, World
 from lockstep.world.resources import choose_threads
 
@@ -178,8 +178,7 @@ def _own_device(tensorflow: Any, place: Place) -> str:
 def _meet(place: Place, given: dict[str, Any], parameter_servers: int, version: str, seconds: float) -> Meeting:
     """Tell the others where this rank's server will be; what is wrong here is raised on all ranks."""
     about: Message = {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
+        **about_this_process(),
         "identity": host_identity(),
         "tensorflow": version,
         "parameter_servers": parameter_servers,
@@ -201,7 +200,7 @@ def _meet(place: Place, given: dict[str, Any], parameter_servers: int, version: 
 def _addresses(messages: list[Message], place: Place) -> list[str]:
     """Return `host:port` of every rank; on one host nothing leaves the loopback interface."""
     if place.nodes == 1:
-        return [f"127.0.0.1:{message['port']}" for message in messages]
+        return [f"{LOOPBACK}:{message['port']}" for message in messages]
     if any(not message["address"] for message in messages):
         raise BadInput(
             f"the ranks are on {place.nodes} hosts, and do not know each other's addresses: set MASTER_ADDR and "

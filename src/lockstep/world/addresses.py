@@ -17,6 +17,7 @@ from lockstep.errors import BadInput
 
 FIRST_PORT, LAST_PORT = 20000, 60000
 CANDIDATES = 16
+LOOPBACK = "127.0.0.1"
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -115,7 +116,7 @@ def _is_address(host: str) -> bool:
 def free_port() -> int:
     """Return a port of the loopback interface that is free now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
         return port
 
@@ -140,9 +141,9 @@ def reserved_port() -> int:
     A connection that its server's side closes first leaves the port in the state TIME_WAIT: the kernel then gives it to
     nobody who asks for any port, and a server that asks for this one and reuses addresses, as servers do, gets it.
     """
-    with listener("127.0.0.1", 0) as entrance:
+    with listener(LOOPBACK, 0) as entrance:
         port: int = entrance.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)) as client:
+        with socket.create_connection((LOOPBACK, port)) as client:
             served, _ = entrance.accept()
             served.close()
             client.recv(1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lockstep import process_wide
 from lockstep.errors import BadInput, LockstepError
-from lockstep.world.addresses import address_towards, interface_of, is_loopback, resolve
+from lockstep.world.addresses import LOOPBACK, address_towards, interface_of, is_loopback, resolve
 from lockstep.world.detect import detect
 from lockstep.world.host_watch import HostWatch, Vanished, say
 from lockstep.world.place import Place, World
@@ -69,7 +69,7 @@ def join(
         backend = "shm"
     watch = None
     if store is not None:
-        address = _own_address(store, place) if place.nodes > 1 else "127.0.0.1"
+        address = _own_address(store, place) if place.nodes > 1 else LOOPBACK
         backend = _build_group(store, place, chosen, backend, address)
         if place.nodes > 1 and address is not None:
             hosts = [store.get(_host_key(rank)).decode() for rank in range(place.size)]

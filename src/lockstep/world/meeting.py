@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import selectors
 import socket
 import threading
@@ -311,6 +312,11 @@ def _met(one: Connection, place: Place, answer: Message | None) -> Meeting:
     if answer is None:
         raise LockstepError("rank 0 ended while the ranks met: what it printed last says why")
     raise (BadInput if answer.get("input") else LockstepError)(str(answer.get("refused")))
+
+
+def about_this_process() -> Message:
+    """Return what a message begins with: of which process it is."""
+    return {"host": socket.gethostname(), "pid": os.getpid()}
 
 
 def where(message: Message) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockstep.errors import BadInput
-from lockstep.world.addresses import candidate_ports, job_of_parent, listener, resolve, split_address
+from lockstep.world.addresses import candidate_ports, job_of_parent, listener, listening_address, resolve, split_address
 
 if TYPE_CHECKING:
     from lockstep.world.place import Place
@@ -36,6 +36,8 @@ class MeetingPoint:
     """The name of a socket of this host; empty: it is a port."""
     host: str = ""
     """The address of rank 0."""
+    listen_at: str = ""
+    """Where rank 0 listens on its host: at that address, or at all, see `listening_address`."""
     ports: tuple[int, ...] = ()
     """The ports that rank 0 may listen on, the first free one is used."""
 
@@ -54,7 +56,7 @@ def meeting_point(place: Place) -> MeetingPoint:
         where = f"tcp://{place.head}:{place.port}"
     if where is not None and where != "env://":
         host, port = split_address(where)
-        return MeetingPoint(job=f"{host}:{port}", host=resolve(host), ports=(port,))
+        return _at_ports(f"{host}:{port}", host, (port,))
     job = place.job
     if where == "env://":  # runs that torchrun gives no name of their own are told apart by the port of their store
         job = f"{place.job}/{place.head}:{place.port}"
@@ -66,7 +68,11 @@ def meeting_point(place: Place) -> MeetingPoint:
             "MASTER_ADDR (its host name) and MASTER_PORT for all ranks, e.g. mpirun -x MASTER_ADDR=... -x "
             "MASTER_PORT=..."
         )
-    return MeetingPoint(job=job, host=resolve(place.head), ports=tuple(candidate_ports(job)))
+    return _at_ports(job, place.head, tuple(candidate_ports(job)))
+
+
+def _at_ports(job: str, head: str, ports: tuple[int, ...]) -> MeetingPoint:
+    return MeetingPoint(job=job, host=resolve(head), listen_at=listening_address(head), ports=ports)
 
 
 def _on_this_host(job: str) -> MeetingPoint:
@@ -89,7 +95,7 @@ def listen(point: MeetingPoint) -> socket.socket:
         return entrance
     for port in point.ports:
         with contextlib.suppress(OSError):
-            return listener(point.host, port)
+            return listener(point.listen_at, port)
     raise BadInput(
         f"rank 0 cannot listen on {point}: another program uses it, or it is no address of this host. Choose another "
         "port with MASTER_PORT, the same for all ranks, or check MASTER_ADDR"

@@ -5,7 +5,7 @@
     file:///path           by hand, on one host                     that file; no port
     tcp://host:port        by hand, or MASTER_ADDR and MASTER_PORT  that port, on that address only
     env://                 torchrun                                 nothing: torchrun's agent has a store
-    (none)                 srun, and mpirun typed by the user       a port derived from the job, on rank 0's host
+    (none)                 srun, and mpirun typed by the user       a port of rank 0's host, told where they meet
 
 Where it is a port, rank 0 listens and the others connect to it.
 """
@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,15 +23,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from lockstep.errors import BadInput, LockstepError
 from lockstep.torch_compat.distributed import FileStore, PrefixStore, Store, TCPStore
-from lockstep.world.addresses import (
-    CANDIDATES,
-    candidate_ports,
-    job_of_parent,
-    listener,
-    listening_address,
-    resolve,
-    split_address,
-)
+from lockstep.world.addresses import LOOPBACK, listener, listening_address, resolve, split_address
+from lockstep.world.meeting import about_this_process, meet
+from lockstep.world.meeting_point import MeetingPoint, meeting_point
 
 if TYPE_CHECKING:
     from lockstep.world.place import Place
@@ -85,67 +77,48 @@ def _exact(place: Place, host: str, port: int, timeout: float) -> Store:
 
 
 def _derived(place: Place, timeout: float) -> Store:
-    """Use a port that follows from the job's name, so that no rank has to tell another.
+    """Use a port that the ranks tell each other where they meet, see meeting_point.py.
 
-    1. All ranks compute the same list of candidate ports.
-    2. Rank 0 takes the first free one and writes the job's name into its store.
-    3. The others try the ports of the list until a store answers with that name; other programs, and the stores of
-       other jobs, do not.
+    1. Rank 0 opens the store: on one host at any free port, else at one of those that follow from the job's name.
+    2. The ranks meet, and rank 0 says where its store is.
+    3. The others connect to it. They connect to nothing else: torch prints a page of errors for another program.
     """
-    if place.nodes > 1 and (place.head is None or place.job is None):
-        raise BadInput(
-            f"{place.launcher} started {place.size} ranks on {place.nodes} hosts, but does not say where rank 0 is: "
-            "set MASTER_ADDR (its host name) and MASTER_PORT for all ranks, e.g. mpirun -x MASTER_ADDR=... "
-            "-x MASTER_PORT=..."
-        )
-    head = place.head if place.nodes > 1 and place.head else "127.0.0.1"
-    address, job = resolve(head), place.job or job_of_parent()
-    ports = list(candidate_ports(job))
+    point = meeting_point(place)
     if place.rank == 0:
-        for port in ports:
-            with contextlib.suppress(OSError):
-                store = _serve(listening_address(head), port, place.size, timeout)
-                store.set("lockstep/job", job)
-                return store
-        raise LockstepError(
-            f"none of the {CANDIDATES} ports derived from job {job} is free on {head} (first: {ports[0]}): "
-            "set MASTER_ADDR and MASTER_PORT for all ranks"
-        )
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        for port in ports:
-            with contextlib.suppress(dist.DistError, OSError):
-                if _listens(address, port):
-                    store = _connect(address, port, place.size, timeout=2.0)
-                    store.set_timeout(timedelta(seconds=2))
-                    if store.get("lockstep/job") == job.encode():
-                        store.set_timeout(timedelta(seconds=timeout))
-                        return store
-        time.sleep(0.02)
+        store = _serve_somewhere(point, place, timeout)
+        meet(place, lambda _: about_this_process() | {"store": store.port}, _nothing_to_check, timeout).leave()
+        return store
+    meeting = meet(place, lambda _: about_this_process(), _nothing_to_check, timeout)
+    meeting.leave()
+    return _connect(point.host or LOOPBACK, int(meeting.messages[0]["store"]), place.size, timeout)
+
+
+def _serve_somewhere(point: MeetingPoint, place: Place, timeout: float) -> TCPStore:
+    for port in reversed(point.ports or (0,)):  # the ranks meet at the first that is free
+        with contextlib.suppress(OSError):
+            return _serve(point.listen_at or LOOPBACK, port, place.size, timeout)
     raise LockstepError(
-        f"rank {place.rank} found no rank 0 of job {job} on {head} within {timeout:.0f} s (ports {ports[0]}, "
-        f"{ports[1]}, ...): check that rank 0 is running, and that these ports are open between the hosts"
+        f"none of the {len(point.ports)} ports derived from job {point.job} is free on {point.host} (first: "
+        f"{point.ports[0]}): set MASTER_ADDR and MASTER_PORT for all ranks"
     )
+
+
+def _nothing_to_check(_: object) -> None:
+    return None
 
 
 def _serve(address: str, port: int, size: int, timeout: float) -> TCPStore:
     # torch's store would listen on every interface; with a bound socket it listens on this address only.
     entrance = listener(address, port)
     return TCPStore(
-        {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address),  # noqa: S104 - its own client connects to it
-        port,
+        {"0.0.0.0": LOOPBACK, "::": "::1"}.get(address, address),  # noqa: S104 - its own client connects to it
+        entrance.getsockname()[1],
         size,
         is_master=True,
         timeout=timedelta(seconds=timeout),
         wait_for_workers=False,
         master_listen_fd=entrance.detach(),
     )
-
-
-def _listens(address: str, port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1.0):
-        return True
-    return False
 
 
 def _connect(address: str, port: int, size: int, timeout: float) -> TCPStore:
