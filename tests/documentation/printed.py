@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 NUMBER = re.compile(r"[0-9a-f]{8,}|[-+±]?\d[\d.,:]*(?: ?(?:ms|us|µs|s|min|h|MiB|GiB|KiB|B|%|×|x)(?![\w]))?")
+HOST = re.compile(r"on \S+ failed\b")
 RULE = re.compile(r"[─━-]{3,}")
 
 
 def masked(line: str) -> str:
-    """Return a line without its numbers, and with single spaces."""
-    return " ".join(NUMBER.sub("#", RULE.sub("---", line)).split())
+    """Return a line without its numbers and the host of a rank, and with single spaces."""
+    return " ".join(NUMBER.sub("#", RULE.sub("---", HOST.sub("on HOST failed", line))).split())
 
 
 def missing_lines(shown: str, printed: str) -> list[str]:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 GAP = 2
 """Blanks between columns."""
+DID_NOT_RUN = "did not run"
+BESIDE_PARTS = ("unaccounted", "sent", "exchange hidden", "slowest rank")
+LEAVE_OUT = ("exchange hidden", "sent", "unaccounted", "slowest rank", "data", "wait", "optimizer")
+"""Columns of where a step goes, in the order in which they are left out where there is no room."""
 
 
 def show(comparison: Comparison, screen: Console, *, per_rank: bool = False) -> None:
@@ -42,14 +46,14 @@ def lines(comparison: Comparison, width: int, *, per_rank: bool = False) -> Iter
     yield table(comparison, width)
     ran = [row for row in comparison.rows if row.repeats]
     if any(row.parts for row in ran):
-        yield step_table(ran)
+        yield step_table(ran, width)
     if per_rank:
         yield rank_table(ran)
     yield from _named("why", ((row.name, row.why) for row in ran))
     yield from _named("parity", ((row.name, row.parity) for row in ran if row.parity not in (SAME, FIRST)))
     yield from _named("note", ((row.name, note) for row in ran for note in row.notes))
     not_run = ((row.name, row.why_not) for row in comparison.rows if not row.repeats)
-    yield from _named("did not run", shared(not_run, len(comparison.rows)))
+    yield from _named(DID_NOT_RUN, shared(not_run, len(comparison.rows)))
 
 
 def table(comparison: Comparison, width: int) -> Table:
@@ -64,7 +68,7 @@ def table(comparison: Comparison, width: int) -> Table:
     if not chosen:
         made.add_column("")
     for row in rows:
-        cells = [_text(column, row) for column in chosen] if row.repeats else ["did not run"]
+        cells = [_text(column, row) for column in chosen] if row.repeats else [DID_NOT_RUN]
         made.add_row(escape(row.name), *(escape(cell) for cell in cells))
     if coupled := sorted({row.depends_on_workers for row in rows if row.depends_on_workers}):
         made.caption = f"* {', '.join(coupled)}: loss, accuracy and digest depend on the number of workers"
@@ -74,23 +78,33 @@ def table(comparison: Comparison, width: int) -> Table:
 def fitting(every: Sequence[Column], rows: Sequence[Row], width: int) -> list[Column]:
     """Return the columns that fit into a width, in their order; one at least."""
     chosen = [column for column in every if column.order is not None]
-    while len(chosen) > 1 and sum(_width(column, rows) + GAP for column in chosen) > width:
+    while len(chosen) > 1 and _room(_texts(chosen, rows)) > width:
         chosen.remove(max(chosen, key=lambda column: column.order or 0))
     return chosen
 
 
-def step_table(rows: Sequence[Row]) -> Table:
-    """Return where a mean step goes: shares of it by part."""
+def step_table(rows: Sequence[Row], width: int) -> Table:
+    """Return where a mean step goes: shares of it by part, and more as far as there is room."""
     made = _plain("where a step goes")
-    made.add_column("strategy", no_wrap=True)
-    for heading in (*PARTS, "unaccounted", "sent", "exchange hidden", "slowest rank"):
-        made.add_column(heading, justify="right")
+    cells: dict[str, list[str]] = {heading: [] for heading in (*PARTS, *BESIDE_PARTS)}
     for row in rows:
         whole = sum(row.parts.values())
-        cells = [share(row.parts[part] / whole) if whole else NONE for part in PARTS]
+        for part in PARTS:
+            cells[part].append(share(row.parts[part] / whole) if whole else NONE)
         sent = max((rank.sent for rank in row.ranks), default=0.0)
-        cells += [share(row.unaccounted), size(sent) if sent else NONE, share(row.overlap)]
-        made.add_row(escape(row.name), *cells, slowest(row))
+        beside = (share(row.unaccounted), size(sent) if sent else NONE, share(row.overlap), slowest(row))
+        for heading, text in zip(BESIDE_PARTS, beside, strict=True):
+            cells[heading].append(text)
+    names = ["strategy", *(row.name for row in rows)]
+    for heading in LEAVE_OUT:
+        if _room([names, *([key, *own] for key, own in cells.items())]) <= width:
+            break
+        del cells[heading]
+    made.add_column("strategy", no_wrap=True)
+    for heading in cells:
+        made.add_column(heading, justify="right")
+    for place, row in enumerate(rows):
+        made.add_row(escape(row.name), *(column[place] for column in cells.values()))
     return made
 
 
@@ -124,6 +138,17 @@ def _text(column: Column, row: Row) -> str:
     return (column.brief or column.text)(row)
 
 
-def _width(column: Column, rows: Sequence[Row]) -> int:
-    heading = (column.narrow or column.heading).splitlines()
-    return max(len(line) for line in [*heading, *(_text(column, row) for row in rows if row.repeats)])
+def _texts(chosen: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
+    """Return what stands in each column; what did not run says so in the first."""
+    ran = [row for row in rows if row.repeats]
+    texts = [
+        [*(column.narrow or column.heading).splitlines(), *(_text(column, row) for row in ran)] for column in chosen
+    ]
+    if len(ran) < len(rows):
+        texts[0].append(DID_NOT_RUN)
+    return texts
+
+
+def _room(columns: Iterable[Sequence[str]]) -> int:
+    """Return how wide columns are together."""
+    return sum(max(map(len, texts)) + GAP for texts in columns)

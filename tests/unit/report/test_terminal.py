@@ -114,3 +114,9 @@ def test_a_reason_of_several_ways_is_printed_once() -> None:
     assert "did not run all of them: no GPU" in printed(judge("t", none), 160)
     other = judge("t", [*none, way("torch-ddp", why_not="no time")])
     assert "did not run dp; ddp: no GPU\ndid not run torch-ddp: no time" in printed(other, 160)
+
+
+@pytest.mark.parametrize("width", range(60, 200, 7))
+def test_a_way_that_did_not_run_cuts_nothing(width: int) -> None:
+    """The words in its first cell are as wide as they are: a column is left out, and no cell ends in an ellipsis."""
+    assert "\u2026" not in printed(judge("t", [way("single", SINGLE), way("ddp", why_not="no GPU")]), width)
