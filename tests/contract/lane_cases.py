@@ -313,6 +313,20 @@ def built_in(name: str, samples: Callable[[], Any]) -> Case:
     )
 
 
+def odd() -> nn.Module:
+    """Return a model with large weights that are no whole number of vectors."""
+    return nn.Sequential(
+        nn.BatchNorm2d(2),
+        nn.Flatten(),
+        nn.Linear(32, 1031),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Linear(1031, 33),
+        nn.ReLU(),
+        nn.Linear(33, 5),
+    )
+
+
 CASES = {
     "sgd": Case(),
     "nesterov": Case(optimizer=sgd(momentum=0.9, nesterov=True, weight_decay=1e-2)),
@@ -330,6 +344,7 @@ CASES = {
     "in pieces": Case(model=InPieces),
     "now and then": Case(model=NowAndThen, optimizer=sgd()),
     "two dtypes": Case(model=mixed, loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]).float()),
+    "fused": Case(model=odd, optimizer=sgd(momentum=0.9, nesterov=True, weight_decay=1e-2, fused=True)),
     "whole tensors": Case(optimizer=partial(NormScaled, lr=0.01)),
     "chain": Case(model=Chain),
     "together": Case(model=Together, layers=Together.listed, loss=balanced, clip=0.5),

@@ -22,6 +22,7 @@ from tests.devices import alone, here
 from tests.ranks import Ranks
 
 NAMES = [
+    "fused",
     "clipped groups",
     "schedule",
     "bfloat16",

@@ -56,11 +56,9 @@ def test_the_sums_of_the_tree(lanes: int) -> None:
             model_flat.begin(fold, buffers)
             model(value.clone(), rare=use).backward()
             model_flat.end()
-        runs = [
-            GradientRun(0, stretch.start, total)
-            for stretch, total in zip(model_flat.stretches[0], model_flat.sums(0, buffers[0][0]), strict=True)
-        ]
-        whole = torch.cat([run.values for run in runs])
+        totals = model_flat.sums(0, buffers[0][0])
+        assert [total.start for total in totals] == [stretch.start for stretch in model_flat.stretches[0]]
+        whole = torch.cat([total.values for total in totals])
         assert len(whole) == section.numel
         one, small, flat, rare = (whole[slot.start : slot.stop].view(slot.shape) for slot in section.slots)
         expected = tree_sum(values)
@@ -69,6 +67,66 @@ def test_the_sums_of_the_tree(lanes: int) -> None:
         assert torch.equal(small, expected[0, :3])
         zero = torch.zeros(SIDE, SIDE)
         assert torch.equal(rare, tree_sum([v if use else zero for v, use in zip(values, used, strict=True)]))
+
+
+class TwoWeights(nn.Module):
+    """A large weight and a small one, both always used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = nn.Parameter(torch.zeros(SIDE, SIDE))
+        self.small = nn.Parameter(torch.zeros(SIDE))
+
+    def forward(self, value: Tensor) -> Tensor:
+        return (self.large * value).sum() + (self.small * value[0]).sum()
+
+
+def whole_sums(lanes: int, *, finish: bool, one_by_one: bool) -> tuple[Tensor, list[bool]]:
+    """Return the sums of the second step, and which stretches were finished: each sum then was halved."""
+    model = TwoWeights()
+    flat = FlatModel(model, [(0,)] * 2, 1, keep=True)
+    (section,) = flat.sections
+    flat.attach([torch.zeros(section.numel)], fill=True)
+    folds, count = folding(Node(0, lanes))
+    buffers = [(torch.zeros(section.numel),) for _ in range(count)]
+    for step in range(2):
+        values = [torch.randn(SIDE, SIDE, generator=torch.Generator().manual_seed(9 * step + n)) for n in range(lanes)]
+        losses = [model(value) for value in values]
+        assert flat.one_by_one == (step > 0)
+        turns = [[model.large], [model.small]] if step and one_by_one else [[model.large, model.small]]
+        for weights in turns:
+            flat.finish_sums(None)
+            for number, (fold, loss) in enumerate(zip(folds, losses, strict=True)):
+                if number == lanes - 1 and finish:
+                    flat.finish_sums(lambda total: total.div_(2.0))
+                if step and one_by_one:
+                    flat.begin_some(weights, fold, buffers)
+                    torch.autograd.backward(loss, inputs=weights, retain_graph=True)
+                    flat.end_some(weights, buffers)
+                else:
+                    flat.begin(fold, buffers)
+                    loss.backward(retain_graph=True)
+                    flat.end()
+        totals = flat.sums(0, buffers[0][0])
+    return torch.cat([total.values for total in totals]), [total.finished for total in totals]
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 5, 6, 8])
+def test_weight_by_weight_the_sums_are_the_same(lanes: int) -> None:
+    wanted, _ = whole_sums(lanes, finish=False, one_by_one=False)
+    assert torch.equal(whole_sums(lanes, finish=False, one_by_one=True)[0], wanted)
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("lanes", [1, 2, 3, 4, 5, 8])
+def test_the_last_lane_finishes_large_sums(lanes: int, one_by_one: bool) -> None:
+    """But not one that starts a sum of its own, to which further pieces of a gradient may come."""
+    wanted, _ = whole_sums(lanes, finish=False, one_by_one=one_by_one)
+    sums, finished = whole_sums(lanes, finish=True, one_by_one=one_by_one)
+    assert any(finished) == (lanes > 1)
+    large = slice(0, SIDE * SIDE)
+    assert torch.equal(sums[large], wanted[large] / 2.0 if any(finished) else wanted[large])
+    assert torch.equal(sums[SIDE * SIDE :], wanted[SIDE * SIDE :])
 
 
 def test_chunks_have_the_gradient_of_their_elements() -> None:

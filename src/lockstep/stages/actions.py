@@ -5,8 +5,10 @@ They differ in how many go first. Backward is always in the order of the lanes, 
 
     one-lane     none: a lane goes through all stages and back before the next one starts (`layers`)
     1f1b         as many as there are stages behind: each stage holds no more lanes than it must (`pipeline`)
-    zero-bubble  as 1f1b, with backward in two halves: what the stage before waits for goes first, and the gradients of
-                 the weights follow as many lanes later as there are stages before, when this stage would wait
+    zero-bubble  three times as many, so that a stage need not wait before its first backward; and the last lanes go
+                 backward in two halves: what the stage before waits for goes first, and the gradients of the weights
+                 follow at the end, when this stage would wait, in this step or for the next one's first lane. With
+                 few lanes, as 1f1b with all lanes in halves, the second as many lanes later as there are stages before
     fill-drain   all: the simplest pipeline, which holds every lane's activations at once
 
 Two stages and four lanes, `1f1b`: 3 is the forward of lane 3, 3' its backward.
@@ -30,6 +32,8 @@ from lockstep.errors import BadInput, nearest
 ONE_LANE, ONE_FORWARD_ONE_BACKWARD, ZERO_BUBBLE, FILL_DRAIN = "one-lane", "1f1b", "zero-bubble", "fill-drain"
 ORDERS = (ONE_FORWARD_ONE_BACKWARD, ZERO_BUBBLE, FILL_DRAIN)
 """Those that a pipeline can be asked for; the first is the default."""
+MANY = 5
+"""For two stages: with so many lanes, `zero-bubble` is shortest with few halves and many lanes ahead."""
 
 
 class Action(NamedTuple):
@@ -63,16 +67,23 @@ def lane_order(strategy: str, asked: str) -> str:
 
 def stage_actions(order: str, stages: int, stage: int, lanes: int) -> list[Action]:
     """Return what one stage does in a step, in order."""
-    ahead = {ONE_LANE: 0, FILL_DRAIN: lanes}.get(order, stages - stage - 1)
+    behind = stages - stage - 1
+    many = order == ZERO_BUBBLE and 2 * lanes >= MANY * stages
+    ahead = {ONE_LANE: 0, FILL_DRAIN: lanes}.get(order, 3 * behind if many else behind)
     ahead = min(ahead, lanes)
     actions = [Action(lane, True) for lane in range(ahead)]
     for lane in range(ahead, lanes):
         actions += [Action(lane, True), Action(lane - ahead, False)]
     actions += [Action(lane, False) for lane in range(lanes - ahead, lanes)]
-    return _in_halves(actions, stage, lanes) if order == ZERO_BUBBLE else actions
+    if order != ZERO_BUBBLE:
+        return actions
+    if not many:
+        return _all_in_halves(actions, stage, lanes)
+    halves = min(lanes, 2 * (stages - 1) + stage) if stage else 0  # nobody waits for what the first one computes
+    return actions + [Action(lane, False, True) for lane in range(lanes - halves, lanes)]
 
 
-def _in_halves(actions: Sequence[Action], later: int, lanes: int) -> list[Action]:
+def _all_in_halves(actions: Sequence[Action], later: int, lanes: int) -> list[Action]:
     """Return actions with the second half of each backward so many lanes later."""
     halves: list[Action] = []
     for action in actions:
@@ -82,12 +93,17 @@ def _in_halves(actions: Sequence[Action], later: int, lanes: int) -> list[Action
     return halves + [Action(lane, False, True) for lane in range(max(0, lanes - later), lanes)]
 
 
+def in_halves(actions: Sequence[Action]) -> set[int]:
+    """Return the lanes whose backward is in halves."""
+    return {action.lane for action in actions if action.weights}
+
+
 def most_in_flight(actions: Sequence[Action]) -> int:
     """Return how many lanes' activations a stage holds at once."""
-    halves = any(action.weights for action in actions)
+    halves = in_halves(actions)
     held = most = 0
     for action in actions:
-        held += 1 if action.forward else -1 if action.weights == halves else 0
+        held += 1 if action.forward else -1 if action.weights == (action.lane in halves) else 0
         most = max(most, held)
     return most
 
@@ -110,8 +126,8 @@ def uneven_bubble(order: str, seconds: Sequence[tuple[float, float]], lanes: int
     The halves of a backward are taken to be equally long.
     """
     stages = len(seconds)
-    part = 0.5 if order == ZERO_BUBBLE else 1.0
     queues = [stage_actions(order, stages, stage, lanes)[::-1] for stage in range(stages)]
+    halves = list(map(in_halves, queues))
     ended: dict[tuple[int, Action], float] = {}
     free = [0.0] * stages
     while any(queues):
@@ -119,6 +135,7 @@ def uneven_bubble(order: str, seconds: Sequence[tuple[float, float]], lanes: int
             while queue and (ready := _ready_at(queue[-1], stage, stages, ended)) is not None:
                 action = queue.pop()
                 forward, backward = seconds[stage]
+                part = 0.5 if action.lane in halves[stage] else 1.0
                 free[stage] = max(free[stage], ready) + (forward if action.forward else part * backward)
                 ended[stage, action] = free[stage]
     whole, busy = stages * max(free), lanes * sum(forward + backward for forward, backward in seconds)
@@ -136,9 +153,14 @@ def _source(action: Action, stage: int) -> int:
     return stage - 1 if action.forward else stage + 1
 
 
-def timetable(order: str, stages: int, lanes: int, *, backward: int = 1) -> list[list[Action | None]]:
-    """Return each stage's actions by tick, if a forward takes one tick and a backward so many; None: it waits."""
+def timetable(order: str, stages: int, lanes: int) -> list[list[Action | None]]:
+    """Return each stage's actions by tick; None: it waits.
+
+    A forward takes one tick and so does a backward, but two where others are in halves, which take one each.
+    """
     queues = [stage_actions(order, stages, stage, lanes) for stage in range(stages)]
+    halves = list(map(in_halves, queues))
+    whole = 2 if any(halves) else 1
     rows: list[list[Action | None]] = [[] for _ in queues]
     done: dict[tuple[int, Action], int] = {}
     positions = [0] * stages
@@ -149,7 +171,7 @@ def timetable(order: str, stages: int, lanes: int, *, backward: int = 1) -> list
                 continue
             action = queue[positions[stage]]
             if _ready(action, stage, stages, done, tick):
-                length = 1 if action.forward else backward
+                length = 1 if action.forward or action.lane in halves[stage] else whole
                 row.extend([action] * length)
                 done[stage, action] = tick + length
                 positions[stage] += 1

@@ -14,19 +14,18 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from lockstep.stages.stage_model import Received
-from lockstep.torch_compat.graph import is_copy_of_slices, is_written_in_python, leaf_of
+from lockstep.torch_compat.graph import backward_from, is_copy_of_slices, is_written_in_python, leaf_of
 
 
 class WeightNode:
     """A node at which weights join the way to what was received."""
 
     def __init__(self, node: Node, weights: list[Tensor]) -> None:
-        self._node, self._weights = node, weights
+        self._node, self.weights = node, weights
         self._gradients: tuple[Tensor | None, ...] | None = None
         self._hook = node.register_prehook(self._gradients_of)
 
@@ -42,7 +41,7 @@ class WeightNode:
         kept = [(index, one) for index, one in enumerate(self._gradients or ()) if one is not None]
         if kept:
             edges = [GradientEdge(self._node, index) for index, _ in kept]
-            torch.autograd.backward(edges, [one for _, one in kept], inputs=self._weights)
+            backward_from(edges, [one for _, one in kept], inputs=self.weights)
         self.forget()
 
     def forget(self) -> None:
@@ -55,16 +54,23 @@ class Halves:
     """The backward of one lane."""
 
     def __init__(self, nodes: list[WeightNode], token: Tensor) -> None:
-        self._nodes, self._token = nodes, token
+        self.nodes, self._token = nodes, token
 
     def first(self, roots: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         """Compute the gradients of what was received."""
-        torch.autograd.backward(roots, gradients, inputs=[self._token], retain_graph=True)
+        backward_from(roots, gradients, inputs=[self._token], retain_graph=True)
 
     def second(self) -> None:
         """Compute the gradients of the weights."""
-        for node in self._nodes:
+        for node in self.nodes:
             node.add_weights()
+
+
+def weights_together(lanes: Sequence[Halves], trained: Sequence[Tensor]) -> bool:
+    """Say whether the second halves of lanes can be done node by node: all lanes have the same, with all weights."""
+    weights = [[[id(weight) for weight in node.weights] for node in lane.nodes] for lane in lanes]
+    every = sorted(weight for node in weights[0] for weight in node)
+    return all(one == weights[0] for one in weights) and every == sorted(map(id, trained))
 
 
 def halves_of(roots: Sequence[Tensor], received: Received) -> Halves | None:

@@ -19,6 +19,7 @@ from lockstep.stages.cuts import Cost
 from lockstep.stages.stage_model import CutModel
 from lockstep.stages.together import ChainWatch, join
 from lockstep.stages.usage import contained, tensors_in
+from lockstep.torch_compat.graph import backward_from
 
 RUNS = 3
 """Lanes that are timed; the fastest counts, after one to warm up."""
@@ -228,7 +229,7 @@ def _timed(
         both = [(o, i.grad) for o, i in zip(outputs[number], inputs[number], strict=True) if i.grad is not None]
         began = time.perf_counter()
         if both:
-            torch.autograd.backward([one for one, _ in both], [gradient for _, gradient in both])
+            backward_from([one for one, _ in both], [gradient for _, gradient in both])
         backward[number] = time.perf_counter() - began
     return list(zip(forward, backward, strict=True))
 

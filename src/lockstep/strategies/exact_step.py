@@ -7,12 +7,18 @@
     5  the slices become everybody's weights                                               (a barrier, or all-gather)
 
 `single`, `dp` and `ddp` are this one step over four kinds of exchange.
+
+[Note: in parts]
+Where a worker has its sums for itself, and nothing needs the whole gradient at once, steps 3 and 4 are done for a few
+tensors at a time: the optimizer finds what was just divided in the cache, where memory freed by the part before is
+used again. A large sum is divided as soon as it is made, if it is known by then what by.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,9 +34,10 @@ from lockstep.lanes.tree import Fold, folding, running_sum
 from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backward, check_weight, not_finite
-from lockstep.strategies.flat_model import FlatModel, ModelLayout
+from lockstep.strategies.flat_model import FlatModel, ModelLayout, Total
 from lockstep.strategies.merging import lazy_zeros
 from lockstep.strategies.sliced_optimizer import GradientRun
+from lockstep.torch_compat.optimizers import has_step_hooks
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -39,6 +46,8 @@ if TYPE_CHECKING:
     from lockstep.strategies.clock import Clock
 
 PAGE = 4096
+PART = 1 << 19
+"""Elements that are divided and updated together, at least."""
 
 
 class LaneSlot(NamedTuple):
@@ -163,11 +172,16 @@ class ExactWorker:
         if self.device != "cpu":
             _check_losses(table, number)
         total, weight = (sum(column) for column in table.T.tolist())
-        reduced = self._reduce(weight)
-        if self.training.clip is not None:
-            self._clip(reduced, self.training.clip)
-        clock.lap(self._exchanging)
-        self._update(reduced, clock)
+        if self._in_parts:
+            self._update_in_parts(weight)
+        else:
+            reduced = self._reduce(weight)
+            if self.training.clip is not None:
+                self._clip(reduced, self.training.clip)
+            clock.lap(self._exchanging)
+            self._update(reduced, clock)
+        if self.schedule is not None:
+            self.schedule.step()
         clock.lap("optimizer")
         self._share(int((table[:, 1] > 0).sum()))
         clock.lap(self._exchanging)
@@ -237,11 +251,17 @@ class ExactWorker:
         return others
 
     def _before_backward(self, slot: LaneSlot, table: Tensor, loss: LaneLoss | None) -> None:
-        """Do what can begin once this lane's loss is known; `table` has those of the lanes before. Nothing here."""
+        """Do what can begin once this lane's loss is known; `table` has those of the lanes before."""
+        if self._keep:
+            self._divide_after(slot, sum(table[:, 1].tolist()) + (loss.weight if loss is not None else 0.0))
 
     def _end_lane(self, slot: LaneSlot, *, computed: bool) -> None:
         """Fold what a lane left; one that was not computed counts as zero."""
         self._end_backward()
+        self._end_buffers(slot, computed=computed)
+
+    def _end_buffers(self, slot: LaneSlot, *, computed: bool) -> None:
+        """Fold the float buffers that a lane left."""
         self.layout.buffers.collect()
         self._fold_buffers(slot.fold, slot.means, self.layout.buffers.now if computed else None)
         for left, right in slot.fold.merges:  # the model does those of its gradients
@@ -272,9 +292,24 @@ class ExactWorker:
             if not self._keep:
                 runs.append(GradientRun(section, part.start, self.exchange.mean(partials, part, weight)))
                 continue
-            for stretch, total in zip(self.flat.stretches[section], self.flat.sums(section, partials[0]), strict=True):
-                runs.append(GradientRun(section, stretch.start, self.exchange.divided(total, weight)))
+            totals = self.flat.sums(section, partials[0])
+            runs += [GradientRun(section, total.start, self._mean(total, weight)) for total in totals]
         return runs
+
+    def _mean(self, total: Total, weight: float) -> Tensor:
+        return total.values if total.finished else self.exchange.divided(total.values, weight)
+
+    def _divide_after(self, slot: LaneSlot, weight: float) -> None:
+        """Let sums of large gradients that are kept be divided as the last lane makes them; this is all lanes' weight.
+
+        Called before each lane's gradients: for another lane than the last, nothing is divided.
+        """
+        last = slot is self._slots[-1] and weight > 0.0
+
+        def divide(total: Tensor) -> Tensor:
+            return self.exchange.divided(total.view(-1), weight).view_as(total)
+
+        self.flat.finish_sums(divide if last else None)
 
     def _clip(self, reduced: list[GradientRun], limit: float) -> None:
         """Scale the gradient so that its norm is at most `limit`; the norm is summed by blocks, see [Note: blocks]."""
@@ -305,8 +340,30 @@ class ExactWorker:
             self.optimizer.step()
             for chunk in self.chunks:
                 chunk.weight.grad = None  # else what was received lives until the next step has received its own
-        if self.schedule is not None:
-            self.schedule.step()
+
+    @property
+    def _in_parts(self) -> bool:
+        """Say whether sums can be divided just before they are used: not if something needs the whole gradient."""
+        whole = self.replicated or self.training.clip is not None or has_step_hooks(self.optimizer)
+        return self._keep and not whole
+
+    def _update_in_parts(self, weight: float) -> None:
+        """Do steps 3 and 4 part by part, see [Note: in parts]."""
+        chunks = deque(self.chunks)
+        for number, section in enumerate(self.layout.sections):
+            totals = deque(self.flat.sums(number, self._partials[number][0]))
+            while totals:
+                runs: list[GradientRun] = []
+                while totals and sum(run.values.numel() for run in runs) < PART:
+                    total = totals.popleft()
+                    runs.append(GradientRun(number, total.start, self._mean(total, weight)))
+                here = []
+                while chunks and (chunks[0].section, chunks[0].start) < (number, runs[-1].stop):
+                    here.append(chunks.popleft())
+                sliced.set_gradients(here, runs)
+                sliced.step_chunks(self.optimizer, section.key[0], here)  # type: ignore[index]
+                for chunk in here:
+                    chunk.weight.grad = None
 
     def _share(self, lanes: int) -> None:
         """Step 5; the float buffers become the mean over the lanes that had samples."""

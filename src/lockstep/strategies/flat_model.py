@@ -17,13 +17,18 @@ Of two lanes whose gradients are added to each other, the large gradients of the
 and are added to those of the second in one pass, see merging.py. That needs memory for one set of them, so it is not
 done on accelerators. As where torch itself accumulates, no other code may write to a gradient after its hook has run.
 Where no other worker reads the sums they need no place of their own at all, see kept_sums.py.
+
+[Note: whole vectors]
+A fused optimizer updates the last elements of a tensor, those that fill no vector of the processor, by other
+instructions, whose rounding differs. So what a worker updates must begin and end between vectors, whoever updates it:
+slices do (flat_layout.py), and a kept sum whose tensor does not is folded as if it were small.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +36,14 @@ from torch import Tensor, nn
 from lockstep.errors import BadInput
 from lockstep.lanes.flat_layout import Section, lay_out
 from lockstep.lanes.tree import Fold
+from lockstep.strategies.flat_buffers import FlatBuffers
 from lockstep.strategies.kept_sums import KeptSums
 from lockstep.strategies.merging import Merger
-from lockstep.torch_compat.modules import buffers_of
 
 LARGE = 1 << 15
 """A gradient is large from this number of elements on."""
+VECTOR = 64
+"""What is updated by itself must be a multiple of this, see [Note: whole vectors]."""
 
 
 class ModelLayout:
@@ -51,6 +58,16 @@ class ModelLayout:
         section_keys = [(key[0], p.dtype, *key[1:]) for key, p in zip(keys, self.parameters, strict=True)]
         self.sections: list[Section] = lay_out(shapes, section_keys, workers) if shapes else []
         self.buffers = FlatBuffers(model, workers)
+
+
+class Total(NamedTuple):
+    """The sum over all lanes of a stretch of a section."""
+
+    start: int
+    values: Tensor
+    """Flat."""
+    finished: bool
+    """Whether `finish_sums` was done to it."""
 
 
 class FlatModel(ModelLayout):
@@ -94,7 +111,9 @@ class FlatModel(ModelLayout):
         """Large gradients of the lane before, see [Note: pairs]."""
         self._views: dict[int, list[Tensor]] = {}
         self._fold = Fold(0, True, ())
-        self._large = {index for index, p in enumerate(self.parameters) if p.numel() >= large}
+        whole = VECTOR if keep else 1
+        self._large = {i for i, p in enumerate(self.parameters) if p.numel() >= large and p.numel() % whole == 0}
+        self._numbers = {id(parameter): index for index, parameter in enumerate(self.parameters)}
         # Gaps between large tensors stay zero, and may be on their way to another worker: nobody touches them.
         self._small = [
             [] if all(slot.index in self._large for slot in section.slots) else _without(section, self._large)
@@ -132,14 +151,22 @@ class FlatModel(ModelLayout):
                 views_by_index[slot.index] = flat[slot.start : slot.stop].view(slot.shape)
         return views_by_index
 
-    def sums(self, section: int, flat: Tensor) -> list[Tensor]:
-        """Return the sums over all lanes of a section's stretches, flat; what is kept is then the caller's."""
+    def sums(self, section: int, flat: Tensor) -> list[Total]:
+        """Return the sums over all lanes of a section's stretches; what is kept is then the caller's."""
         large = {slot.start: slot.index for slot in self.sections[section].slots if slot.index in self._large}
-        parts = []
+        totals = []
         for stretch in self.stretches[section]:
-            kept = self._kept.take(large[stretch.start]) if self._kept and stretch.start in large else None
-            parts.append(flat[stretch.start : stretch.stop] if kept is None else kept.view(-1))
-        return parts
+            kept, done = None, False
+            if self._kept and stretch.start in large:
+                kept, done = self._kept.take(large[stretch.start])
+            values = flat[stretch.start : stretch.stop] if kept is None else kept.view(-1)
+            totals.append(Total(stretch.start, values, done))
+        return totals
+
+    def finish_sums(self, finish: Callable[[Tensor], Tensor] | None) -> None:
+        """Let this be done to the large sums that the next lane completes, as far as they are kept; None: nothing."""
+        if self._kept:
+            self._kept.finish = finish
 
     def begin(self, fold: Fold, buffers: Sequence[Sequence[Tensor]]) -> None:
         """Start a lane's backward: gradients go to buffer `fold.buffer`, or directly to the sums that they complete."""
@@ -184,6 +211,36 @@ class FlatModel(ModelLayout):
             for one, other, parts in zip(self._sums[left], self._sums[right], self._small, strict=True):
                 for part in parts:
                     one[part].add_(other[part])
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether `begin_some` may be used: sums are kept here, and every gradient is known to come in one piece."""
+        return self._kept is not None and len(self._in_place) + len(self._large & self._whole) == len(self.parameters)
+
+    def begin_some(self, weights: Sequence[Tensor], fold: Fold, buffers: Sequence[Sequence[Tensor]]) -> None:
+        """Start a lane's backward for some parameters alone, whatever lane the others are in."""
+        assert self._kept is not None
+        self._fold = fold
+        self._fired.clear()
+        for index in (self._numbers[id(weight)] for weight in weights):
+            if index in self._large:
+                self._kept.begin_one(index, fold)
+                continue
+            target = self._views_of(buffers[fold.buffer])[index]
+            if fold.fresh:
+                target.zero_()
+            self.parameters[index].grad = target
+
+    def end_some(self, weights: Sequence[Tensor], buffers: Sequence[Sequence[Tensor]]) -> None:
+        """Finish what `begin_some` started."""
+        for index in (self._numbers[id(weight)] for weight in weights):
+            if index in self._large:
+                if not self._fired[index]:
+                    self._put_zero(index)
+                continue
+            self.parameters[index].grad = None
+            for left, right in self._fold.merges:
+                self._views_of(buffers[left])[index].add_(self._views_of(buffers[right])[index])
 
     def _note_whole(self, index: int) -> None:
         self._whole.add(index)
@@ -252,97 +309,6 @@ class FlatModel(ModelLayout):
         self._merger.add_up(terms, out=terms[-1] if self._above else self._targets[index])
 
 
-BufferValues = tuple[list[Tensor], list[Tensor]]
-"""Of the float buffers, one flat tensor per dtype; of the others."""
-
-
-class FlatBuffers:
-    """A model's buffers: the float ones as views of one flat tensor per dtype, the others as they are.
-
-    Every lane starts from the step's first values. Float buffers are averaged over lanes; integer counters advance once
-    per step.
-    """
-
-    def __init__(self, model: nn.Module, workers: int) -> None:
-        places: dict[int, tuple[nn.Module, str]] = {}
-        own = {id(buffer) for buffer in model.buffers()}
-        for module in model.modules():
-            for name, buffer in buffers_of(module).items():
-                if buffer is not None and id(buffer) in own:
-                    places.setdefault(id(buffer), (module, name))
-        self._places = list(places.values())
-        tensors = [_buffer(place) for place in self._places]
-        self._floats = [i for i, t in enumerate(tensors) if t.is_floating_point()]
-        self._others = [i for i, t in enumerate(tensors) if not t.is_floating_point()]
-        shapes = [tuple(tensors[i].shape) for i in self._floats]
-        dtypes = [tensors[i].dtype for i in self._floats]
-        self.sections: list[Section] = lay_out(shapes, dtypes, workers) if shapes else []
-        self.now = [torch.zeros(s.numel, dtype=_dtype(s), device=tensors[0].device) for s in self.sections]
-        self._views: dict[int, Tensor] = {}
-        for section, flat in zip(self.sections, self.now, strict=True):
-            for slot in section.slots:
-                self._views[self._floats[slot.index]] = flat[slot.start : slot.stop].view(slot.shape)
-        for index, view in self._views.items():
-            view.copy_(tensors[index])
-            self._point(index)
-        self.first = [flat.clone() for flat in self.now]
-        self._first_others = [tensors[i].clone() for i in self._others]
-
-    def restore(self) -> None:
-        """Return to the step's first values."""
-        self.put((self.first, self._first_others))
-
-    def copy(self) -> BufferValues:
-        """Return a copy of the present values, for `put`."""
-        self.collect()
-        return [flat.clone() for flat in self.now], [_buffer(self._places[index]).clone() for index in self._others]
-
-    def put(self, values: BufferValues) -> None:
-        """Set all buffers, behind autograd's back: lanes whose backward is still to come may have saved them.
-
-        What such a lane saved and reads again is what it saved: a buffer that forward changes is not read in backward.
-        """
-        floats, others = values
-        for flat, value in zip(self.now, floats, strict=True):
-            flat.data.copy_(value)
-        for index, value in zip(self._others, others, strict=True):
-            _buffer(self._places[index]).data.copy_(value)
-
-    def collect(self) -> None:
-        """Copy buffers that a module has replaced (assigned, not only changed) back into our views."""
-        for index, view in self._views.items():
-            module, name = self._places[index]
-            if buffers_of(module)[name] is not view:
-                view.copy_(_buffer(self._places[index]))
-                self._point(index)
-
-    def pack_others(self) -> Tensor:
-        """Return the buffers that are not floats as one row of numbers (exact up to 2**53)."""
-        parts = [_buffer(self._places[index]).flatten().double() for index in self._others]
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
-
-    def finish(self, floats: Sequence[Tensor], others: Tensor) -> None:
-        """Set the first values of the next step."""
-        for first, value in zip(self.first, floats, strict=True):
-            first.copy_(value)
-        sizes = [first.numel() for first in self._first_others]
-        for first, value in zip(self._first_others, torch.split(others, sizes) if sizes else (), strict=True):
-            first.copy_(value.view_as(first))
-        self.restore()
-
-    def settle(self) -> None:
-        """Let what the modules hold now be the values that the next step starts from."""
-        self.collect()
-        for first, flat in zip(self.first, self.now, strict=True):
-            first.copy_(flat)
-        for first, index in zip(self._first_others, self._others, strict=True):
-            first.copy_(_buffer(self._places[index]))
-
-    def _point(self, index: int) -> None:
-        module, name = self._places[index]
-        buffers_of(module)[name] = self._views[index]
-
-
 def _without(section: Section, indices: set[int]) -> list[slice]:
     """Return the parts of a section without these tensors."""
     parts, start = [], 0
@@ -358,14 +324,3 @@ def _stretches(section: Section, indices: set[int]) -> list[range]:
     alone = [range(slot.start, slot.stop) for slot in section.slots if slot.index in indices]
     between = [range(part.start, part.stop) for part in _without(section, indices)]
     return sorted([*alone, *between], key=lambda one: one.start)
-
-
-def _buffer(place: tuple[nn.Module, str]) -> Tensor:
-    buffer = buffers_of(place[0])[place[1]]
-    assert buffer is not None
-    return buffer
-
-
-def _dtype(section: Section) -> torch.dtype:
-    assert isinstance(section.key, torch.dtype)
-    return section.key

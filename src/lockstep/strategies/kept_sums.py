@@ -11,6 +11,8 @@ in torch's own accumulation, what is written to is a gradient of an earlier lane
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from lockstep.lanes.tree import Fold
@@ -22,11 +24,20 @@ class KeptSums:
 
     def __init__(self) -> None:
         self._sums: dict[int, dict[int, Tensor]] = {}
+        self._done: set[int] = set()
+        self.finish: Callable[[Tensor], Tensor] | None = None
+        """Of the last lane: what is done to a sum over all lanes, while it is in the cache."""
 
     def begin(self, fold: Fold) -> None:
         """Start a lane: a fresh buffer may hold what a step that failed left there."""
         if fold.fresh:
             self._sums[fold.buffer] = {}
+            self._done.clear()
+
+    def begin_one(self, index: int, fold: Fold) -> None:
+        """Start a lane for one parameter alone."""
+        if fold.fresh:
+            self._sums.setdefault(fold.buffer, {}).pop(index, None)
 
     def put(self, index: int, gradient: Tensor | None, fold: Fold) -> None:
         """Fold the gradient of one parameter, or none."""
@@ -35,6 +46,9 @@ class KeptSums:
         for left, _ in fold.merges:
             total, into = _sum(total, self._sums[left].pop(index, None)), left
         if total is not None:
+            if self.finish is not None and not fold.fresh:  # to a fresh buffer further pieces may come
+                total = self.finish(total)
+                self._done.add(index)
             self._sums[into][index] = total
 
     def add_piece(self, index: int, gradient: Tensor, fold: Fold) -> None:
@@ -42,9 +56,11 @@ class KeptSums:
         sums = self._sums[fold.buffer]
         sums[index] = sums[index] + gradient  # not in place: backward still runs, and may use what it made
 
-    def take(self, index: int) -> Tensor | None:
-        """Return the sum over all lanes, which is then the caller's."""
-        return self._sums[0].pop(index, None)
+    def take(self, index: int) -> tuple[Tensor | None, bool]:
+        """Return the sum over all lanes, which is then the caller's, and whether it was finished."""
+        done = index in self._done
+        self._done.discard(index)
+        return self._sums[0].pop(index, None), done
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:

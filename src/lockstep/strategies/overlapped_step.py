@@ -133,8 +133,6 @@ class OverlappedWorker(SectionedWorker):
             super()._update(reduced, clock)
             return
         clock.move_tail("optimizer", self._updating)
-        if self.schedule is not None:
-            self.schedule.step()
 
     def _share_weights(self) -> None:
         self._traffic.settle()

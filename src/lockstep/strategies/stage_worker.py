@@ -8,23 +8,32 @@ go on to the stage before, and with them the loss, which the last stage knows; i
 then                 as in exact_step.py, over the replicas of this stage; norms are summed over all stages
 
 So a stage needs nobody else to update its weights (but for a norm), and the later ones, which end first, do so while
-the earlier ones are still in backward. All meet after that.
+the earlier ones are still in backward, or already send the next step's first lanes. Nobody waits for all others at
+the end of a step, but where there are several hosts: the report sets their clocks by that meeting.
+
+[Note: together]
+Lanes whose weights have their gradients still to come get them weight by weight: those of one weight in all lanes, in
+the order of lanes, then those of the next. So what is added up is in the cache, and not a whole set of gradients away.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lockstep.stages.halves import Halves, halves_of
+from lockstep.stages.actions import in_halves
+from lockstep.stages.halves import Halves, halves_of, weights_together
 from lockstep.stages.stage_model import Handed, Received
 from lockstep.strategies.base import LaneLoss, Training
 from lockstep.strategies.exact_step import ExactWorker, LaneSlot
+from lockstep.torch_compat.graph import backward_from
 
 if TYPE_CHECKING:
     from lockstep.exchange.base import Exchange
@@ -32,7 +41,7 @@ if TYPE_CHECKING:
     from lockstep.stages.actions import Action
     from lockstep.stages.transfer import LossNumbers, Transfer
     from lockstep.strategies.clock import Clock
-    from lockstep.strategies.flat_model import BufferValues
+    from lockstep.strategies.flat_buffers import BufferValues
 
 
 class Borrowed(NamedTuple):
@@ -90,10 +99,10 @@ class StageWorker(ExactWorker):
     ) -> None:
         self._mesh, self._transfer, self._shared = mesh, transfer, shared
         super().__init__(training, exchange, mesh.world.device, part=True)
-        self._waiting = "wait"  # also without replicas: the stages meet at the end of a step
+        self._waiting = "wait"  # also without replicas: for messages that have not left, and on several hosts for all
         self._actions = actions(len(self._slots))
-        self.in_halves = any(action.weights for action in self._actions)
-        """Whether the order of lanes has backward in halves."""
+        self.in_halves = {self._slots[position].lane for position in in_halves(self._actions)}
+        """The lanes whose backward the order of lanes has in halves."""
         self._blocks: list[int] | None = None
         """How many blocks of norms each stage has."""
 
@@ -102,15 +111,18 @@ class StageWorker(ExactWorker):
         self._others = self.layout.buffers.pack_others()
         in_flight: dict[int, InFlight | None] = {}
         self._half_done: deque[HalfDone] = deque()
-        for action in self._actions:
-            slot = self._slots[action.lane]
-            if action.forward:
-                in_flight[slot.lane] = self._forward(slot, run, clock)
-            elif not action.weights:
-                lane = in_flight.pop(slot.lane)
-                table[slot.lane, 0], table[slot.lane, 1] = self._backward(slot, lane, clock)
-            elif self._half_done and self._half_done[0].slot is slot:  # else it was done in one
-                self._finish_first(clock)
+        self._weight = 0.0
+        for second_halves, actions in itertools.groupby(self._actions, attrgetter("weights")):
+            if second_halves:
+                self._finish_some({self._slots[action.lane].lane for action in actions}, clock)
+                continue
+            for action in actions:
+                slot = self._slots[action.lane]
+                if action.forward:
+                    in_flight[slot.lane] = self._forward(slot, run, clock)
+                else:
+                    lane = in_flight.pop(slot.lane)
+                    table[slot.lane, 0], table[slot.lane, 1] = self._backward(slot, lane, clock)
         return self._others
 
     def _forward(self, slot: LaneSlot, run: Callable[[int], StageLoss | None], clock: Clock) -> InFlight | None:
@@ -130,19 +142,20 @@ class StageWorker(ExactWorker):
         numbers, halves = (0.0, 0.0), None
         if lane is not None:
             roots, gradients, numbers = self._roots(lane.run)
+            self._weight += numbers[1]
             clock.lap("wait", slot.lane)
-            halves = self._halves(lane.run, roots)
+            halves = self._halves(slot, lane.run, roots)
         if lane is not None and halves is not None:
             halves.first(roots, gradients)
             self._half_done.append(HalfDone(slot, halves, lane.buffers))
         else:
             while self._half_done:  # lanes fold in their order
                 self._finish_first(clock)
-            self.flat.begin(slot.fold, slot.gradients)
+            self._begin_weights(slot)
             if lane is not None:
                 self.layout.buffers.put(lane.buffers)
                 if roots:
-                    torch.autograd.backward(roots, gradients)
+                    backward_from(roots, gradients)
         clock.lap("backward", slot.lane)
         if lane is not None:
             self._send_back(lane.run, numbers)
@@ -151,25 +164,53 @@ class StageWorker(ExactWorker):
             self._finish(slot, clock, computed=lane is not None)
         return numbers
 
-    def _halves(self, lane: StageLoss, roots: Sequence[Tensor]) -> Halves | None:
-        """Return a lane's backward in halves, if the order of lanes has them and the lane allows it."""
-        if not self.in_halves or self._shared or lane.in_one or lane.received is None:
+    def _halves(self, slot: LaneSlot, lane: StageLoss, roots: Sequence[Tensor]) -> Halves | None:
+        """Return a lane's backward in halves, if the order of lanes has it so and the lane allows it."""
+        if slot.lane not in self.in_halves or self._shared or lane.in_one or lane.received is None:
             return None
         return halves_of(roots, lane.received)
+
+    def _begin_weights(self, slot: LaneSlot) -> None:
+        """Let the gradients of weights go where a lane folds."""
+        self._divide_after(slot, self._weight)
+        self.flat.begin(slot.fold, slot.gradients)
 
     def _finish_first(self, clock: Clock) -> None:
         """Compute the weights' gradients of the lane that has waited longest."""
         slot, halves, buffers = self._half_done.popleft()
         self.layout.buffers.put(buffers)
-        self.flat.begin(slot.fold, slot.gradients)
+        self._begin_weights(slot)
         halves.second()
         self._finish(slot, clock, computed=True)
 
+    def _finish_some(self, due: Container[int], clock: Clock) -> None:
+        """Compute the weights' gradients of these lanes, see [Note: together]; some of them may be done already."""
+        lanes = [lane for lane in self._half_done if lane.slot.lane in due]
+        together = len(lanes) > 1 and self.flat.one_by_one
+        if not (together and weights_together([lane.halves for lane in lanes], self.layout.parameters)):
+            for _ in lanes:
+                self._finish_first(clock)
+            return
+        for nodes in zip(*(lane.halves.nodes for lane in lanes), strict=True):
+            for node, lane in zip(nodes, lanes, strict=True):
+                self._divide_after(lane.slot, self._weight)
+                self.flat.begin_some(node.weights, lane.slot.fold, lane.slot.gradients)
+                node.add_weights()
+                self.flat.end_some(node.weights, lane.slot.gradients)
+        for _ in lanes:
+            slot, _, buffers = self._half_done.popleft()
+            self.layout.buffers.put(buffers)
+            self._end_buffers(slot, computed=True)
+            clock.lap("backward", slot.lane)
+
     def _finish(self, slot: LaneSlot, clock: Clock, *, computed: bool) -> None:
-        if computed and slot.lane == 0:
-            self._others = self.layout.buffers.pack_others()
         self._end_lane(slot, computed=computed)
         clock.lap("backward", slot.lane)
+
+    def _end_buffers(self, slot: LaneSlot, *, computed: bool) -> None:
+        if computed and slot.lane == 0:
+            self._others = self.layout.buffers.pack_others()
+        super()._end_buffers(slot, computed=computed)
 
     def _roots(self, lane: StageLoss) -> tuple[list[Tensor], list[Tensor | None], LossNumbers]:
         """Return where this lane's backward starts, waiting for what the stages after give, and the lane's loss."""
@@ -201,8 +242,9 @@ class StageWorker(ExactWorker):
     def _meet(self) -> None:
         super()._meet()
         self._transfer.finish()
-        group = self._mesh.everyone
-        dist.all_reduce(torch.zeros(1, device=group.device), group=group.process_group)
+        if self._mesh.world.nodes > 1:
+            group = self._mesh.everyone
+            dist.all_reduce(torch.zeros(1, device=group.device), group=group.process_group)
 
     def _every_block(self, squares: list[float]) -> list[float]:
         """Return the blocks of all stages: each stage's, counted once."""

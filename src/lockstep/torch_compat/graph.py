@@ -1,14 +1,43 @@
-"""What autograd's graph is made of, as far as torch says it: names of classes and attributes, since torch 2.8."""
+"""What autograd's graph is made of, as far as torch says it: names of classes and attributes, since torch 2.8.
+
+[Note: gradients by the engine]
+`torch.autograd.backward` with gradients compares their shapes by a module of torch that imports sympy: half a second
+and 35 MB in every process that gets gradients from another. The engine itself takes them as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import Node, saved_tensors_hooks
+from torch.autograd.graph import GradientEdge, Node, _engine_run_backward, saved_tensors_hooks
+
+
+def backward_from(
+    roots: Sequence[Tensor | GradientEdge],
+    gradients: Sequence[Tensor | None],
+    *,
+    inputs: Sequence[Tensor] = (),
+    retain_graph: bool = False,
+) -> None:
+    """Run backward from several places, each with its gradient; None: of a loss.
+
+    As `torch.autograd.backward`, for gradients of the right shape, see [Note: gradients by the engine]. With `inputs`,
+    only theirs are computed.
+    """
+    given = tuple(
+        torch.ones_like(root, memory_format=torch.preserve_format)
+        if gradient is None and isinstance(root, Tensor)
+        else gradient
+        for root, gradient in zip(roots, gradients, strict=True)
+    )
+    _engine_run_backward(
+        tuple(roots), given, retain_graph, False, tuple(inputs), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 def is_written_in_python(node: Node) -> bool:

@@ -44,7 +44,8 @@ class Between:
         last = trainer.steps == self.steps or bool(self.watch.stopped)
         if self.fingerprints is not None:
             self.fingerprints.after(stats.step, trainer.strategy.holdings, last=last)
-        stop = not last and self.stop is not None and self.stop.after(trainer.steps, trainer.mesh.everyone)
+        everyone, apart = trainer.mesh.everyone, trainer.mesh.stages > 1
+        stop = not last and self.stop is not None and self.stop.after(trainer.steps, everyone, apart=apart)
         self.keeper.after(trainer, last=last, stop=stop)
         self.followers.after(stats, total, metrics or {}, last=last)
         return not last and not stop

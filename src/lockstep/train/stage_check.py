@@ -20,6 +20,7 @@ from lockstep.stages.cuts import AUTO
 from lockstep.stages.survey import Survey
 from lockstep.strategies.base import as_sum
 from lockstep.strategies.optimizer_memory import STAGE_MEMORY, stage_memory
+from lockstep.train.compiler_import import delay_compiler
 from lockstep.train.evaluations import evaluation_batch
 from lockstep.train.model_check import check_batchnorm, check_initialised
 
@@ -51,6 +52,7 @@ def check_settings_of_stages(spec: RunSpec) -> None:
 
 def check_model(spec: RunSpec, recipe: Recipe, dataset: Any, plan: Plan) -> Survey:
     """Refuse a model that cannot be cut as asked for; return what its layers are."""
+    delay_compiler()
     torch.manual_seed(recipe.seed)
     model = recipe.model()
     check_initialised(model)

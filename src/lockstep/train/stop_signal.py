@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 NUMBER = signal.SIGUSR2
 """Not SIGUSR1, which NCCL uses."""
-ACCELERATOR_STEPS = 10
-"""On an accelerator to ask is to wait for it: so only every so many steps."""
+RARELY = 10
+"""Where ranks do not meet after each step by themselves, to ask is to wait: so only every so many steps."""
 
 
 class Stopped(LockstepError):
@@ -71,11 +71,14 @@ class StopSignal:
         finally:
             signal.signal(NUMBER, before)
 
-    def after(self, step: int, group: Group) -> bool:
-        """Say whether to stop after this step; all ranks call it together and get the same answer."""
+    def after(self, step: int, group: Group, *, apart: bool = False) -> bool:
+        """Say whether to stop after this step; all ranks call it together and get the same answer.
+
+        `apart`: they do not meet after each step, as on an accelerator.
+        """
         if group.size == 1:
             self.agreed = self._noted
-        elif group.device == "cpu" or step % ACCELERATOR_STEPS == 0:
+        elif (group.device == "cpu" and not apart) or step % RARELY == 0:
             import torch
             import torch.distributed as dist
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from lockstep.report.collect import FinishedRun
-from lockstep.stages.actions import ZERO_BUBBLE, Action, lane_order, stage_actions
+from lockstep.stages.actions import Action, in_halves, lane_order, stage_actions
 from lockstep.strategies.clock import PARTS, Span
 from lockstep.train.schema.rank_jsonl import StepLine
 from tests.unit.report.causes import run
@@ -70,6 +70,7 @@ def spans_of(
     """Return what each stage does and waits for in a step: each updates after its last lane, then all meet."""
     stages = len(seconds)
     queues = [stage_actions(order, stages, stage, lanes) for stage in range(stages)]
+    halves = list(map(in_halves, queues))
     made: list[list[Span]] = [[("data", 0.0, 1e-3, None)] for _ in queues]
     free, came = [1e-3] * stages, dict[tuple[int, Action], float]()
     while any(queues):
@@ -79,7 +80,7 @@ def spans_of(
                 source, target = (stage - 1, stage + 1) if action.forward else (stage + 1, stage - 1)
                 start = free[stage] if action.weights else max(free[stage], came.get((source, action), 0.0))
                 took = seconds[stage][0 if action.forward else 1]
-                if not action.forward and order == ZERO_BUBBLE:
+                if not action.forward and action.lane in halves[stage]:
                     took /= 2
                 sends = passing if 0 <= target < stages and not action.weights else 0.0
                 part = "forward" if action.forward else "backward"

@@ -12,6 +12,7 @@ from lockstep.stages.actions import (
     bubble,
     check_order,
     draw,
+    in_halves,
     most_in_flight,
     stage_actions,
     timetable,
@@ -30,6 +31,8 @@ TABLE = {
     ("zero-bubble", 2, 0, 3): "F0 F1 B0 W0 F2 B1 W1 B2 W2",
     ("zero-bubble", 2, 1, 3): "F0 B0 F1 B1 W0 F2 B2 W1 W2",
     ("zero-bubble", 4, 3, 2): "F0 B0 F1 B1 W0 W1",
+    ("zero-bubble", 2, 0, 5): "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4",
+    ("zero-bubble", 2, 1, 5): "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 W2 W3 W4",
     ("fill-drain", 2, 0, 3): "F0 F1 F2 B0 B1 B2",
     ("fill-drain", 2, 1, 3): "F0 F1 F2 B0 B1 B2",
 }
@@ -47,20 +50,30 @@ def test_every_order_is_whole_and_ends(order: str, stages: int, lanes: int) -> N
     """Every lane goes forward and backward once on every stage, backward in the order of lanes, and nobody waits on."""
     for stage, row in enumerate(timetable(order, stages, lanes)):
         done = [action for action in row if action is not None]
-        parts = [(True, False), (False, False), *([(False, True)] if order == HALVES else [])]
-        assert sorted(done) == sorted(Action(lane, *part) for lane in range(lanes) for part in parts)
-        for part in parts[1:]:
-            assert [action.lane for action in done if action[1:] == part] == list(range(lanes))
-        assert done == stage_actions(order, stages, stage, lanes)
+        once = list(dict.fromkeys(done))  # a whole backward takes as long as two halves
+        assert once == stage_actions(order, stages, stage, lanes)
+        assert sorted(one.lane for one in once if one.forward) == list(range(lanes))
+        assert [one.lane for one in once if not one.forward and not one.weights] == list(range(lanes))
+        halves = [one.lane for one in once if one.weights]
+        assert halves == list(range(lanes - len(halves), lanes))
+        assert halves == sorted(in_halves(once))
+        assert bool(halves) == (order == HALVES and (stage > 0 or 2 * lanes < 5 * stages))
+        for lane in halves:
+            assert once.index(Action(lane, False)) < once.index(Action(lane, False, True))
 
 
 def test_lanes_in_flight() -> None:
-    """1f1b holds as many lanes as stages follow, zero-bubble as many as there are stages, fill-drain all of them."""
+    """1f1b holds as many lanes as stages follow, zero-bubble as many as there are stages, fill-drain all of them.
+
+    With many lanes, zero-bubble holds up to three times as many.
+    """
     streamed = [most_in_flight(stage_actions("1f1b", 4, stage, 8)) for stage in range(4)]
     filled = [most_in_flight(stage_actions("fill-drain", 4, stage, 8)) for stage in range(4)]
     alone = [most_in_flight(stage_actions("one-lane", 4, stage, 8)) for stage in range(4)]
     halved = [most_in_flight(stage_actions(HALVES, 4, stage, 8)) for stage in range(4)]
+    many = [most_in_flight(stage_actions(HALVES, 4, stage, 32)) for stage in range(4)]
     assert (streamed, filled, alone, halved) == ([4, 3, 2, 1], [8] * 4, [1] * 4, [4] * 4)
+    assert many == [10, 7, 8, 9]
 
 
 @pytest.mark.parametrize("order", [*ORDERS, HALVES])
@@ -77,7 +90,7 @@ def test_equal_stages_have_the_bubble_of_theory_whatever_backward_takes(order: s
     assert uneven_bubble(order, [(1.0, 2.5)] * stages, lanes) == pytest.approx(bubble(order, stages, lanes))
 
 
-@pytest.mark.parametrize(("stages", "lanes"), [(2, 4), (2, 8), (3, 8), (4, 8), (8, 16)])
+@pytest.mark.parametrize(("stages", "lanes"), [(2, 4), (2, 8), (3, 8), (4, 8), (4, 16), (8, 16)])
 def test_halves_leave_a_third_of_the_bubble(stages: int, lanes: int) -> None:
     """Of forward and both halves of a backward, each stage before costs one in place of three."""
     assert bubble(HALVES, stages, lanes) == pytest.approx((stages - 1) / (3 * lanes + stages - 1))
@@ -98,7 +111,7 @@ def test_drawing() -> None:
 def test_the_drawing_of_the_documentation() -> None:
     page = (Path(__file__).parents[3] / "docs" / "model-parallelism.md").read_text(encoding="utf-8")
     assert draw("1f1b", 2, 4) in page
-    assert draw(HALVES, 2, 4) in page
+    assert draw(HALVES, 2, 8) in page
 
 
 def test_an_order_that_there_is_not() -> None:

@@ -48,8 +48,8 @@ class DeepModel:
 
 
 def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-    """Return what all of them are trained with."""
-    return optim.AdamW(parameters, lr=1e-3)
+    """Return what all of them are trained with: fused, which is the fastest on either side."""
+    return optim.AdamW(parameters, lr=1e-3, fused=True)
 
 
 def deep_model(name: str, *, quick: bool) -> DeepModel:
