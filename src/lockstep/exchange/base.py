@@ -25,7 +25,6 @@ from torch import Tensor
 
 from lockstep.comm.combine import BLOCK_BYTES, in_blocks, kernels, quiet
 from lockstep.comm.wire import AVERAGE
-from lockstep.exchange.traffic import Parcel, Traffic
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Add, Node, additions, cover
 
@@ -37,8 +36,6 @@ class Exchange(ABC):
     """Whether the workers of a host see one copy of the weights."""
     name = "in process"
     """What reports call it."""
-    overlaps = False
-    """Whether sums and new weights have traffic of their own while backward computes others, see traffic.py."""
 
     def __init__(self, lanes: int, workers: int, rank: int, *, in_turn: bool = False) -> None:
         """`in_turn`: lanes are dealt out in turn, so each is a partial of its own."""
@@ -87,12 +84,6 @@ class Exchange(ABC):
 
     def gather_weights(self, flat: Tensor) -> None:  # noqa: B027 - where memory is shared, nothing is to be done
         """Give every worker the slices that the others updated; nothing to do where memory is shared."""
-
-    def traffic(
-        self, partials: Sequence[Sequence[Tensor]], weights: Sequence[Tensor], pieces: Sequence[Parcel]
-    ) -> Traffic | None:
-        """Return what goes between workers during backward, of these sections; None: all is exchanged after it."""
-        return None
 
     @abstractmethod
     def whole_gradient(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.comm import libc
+from lockstep.exchange import host_buffers
 from lockstep.exchange.traffic import Abandoned, Parcel, Traffic
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def tag_of(section: int, *, back: bool) -> int:
-    """Return the tag of a section's messages: its pieces are in order, sections are not. 0 is for all else."""
-    return 1 + 2 * section + back
+    """Return the tag of a section's messages: its pieces are in order, sections are not. 0 is for the rest."""
+    return host_buffers.TAG + 1 + 2 * section + back
 
 
 class HostTraffic(Traffic):

@@ -35,6 +35,7 @@ from lockstep.comm.group import Group
 from lockstep.comm.identity import Identity
 from lockstep.comm.shm import ShmGroup
 from lockstep.exchange.base import Exchange
+from lockstep.exchange.host_buffers import HostBuffers
 from lockstep.exchange.host_traffic import HostTraffic
 from lockstep.exchange.traffic import Parcel, Traffic
 from lockstep.lanes.tree import additions, merge_plan
@@ -84,12 +85,11 @@ def host_arena(group: Group, ranks: Sequence[int], nbytes: int) -> Arena:
 class ArenaPerHost(Exchange):
     """Workers that are processes of several hosts, which share memory within each."""
 
-    overlaps = True
-
     def __init__(self, arena: Arena, lanes: int, group: Group, hosts: Sequence[Sequence[int]]) -> None:
         super().__init__(lanes, group.size, group.rank)
         together = any(len(ranks) > 1 for ranks in hosts)
         self.name = f"arena + {group.backend}" if together else f"messages over {group.backend}"
+        assert group.process_group is not None
         self._group = group.process_group
         self.arena = arena
         self._ranks = next(ranks for ranks in hosts if self.rank in ranks)
@@ -106,6 +106,8 @@ class ArenaPerHost(Exchange):
         self._local_plan = sums[list(hosts).index(self._ranks)].steps
         self.left_here = self._left[list(hosts).index(self._ranks)]
         """The same of this host."""
+        self.told_by = [(ranks[0], len(left)) for ranks, left in zip(hosts, self._left, strict=True)]
+        """The first rank of each host, and how many partials its host's own additions leave."""
         self._plan = additions(lanes, [node for one in sums for node, _ in one.left])
         self._made: dict[int, list[Tensor]] = {}
         self._inboxes: dict[int, list[list[Tensor]]] = {}
@@ -158,6 +160,11 @@ class ArenaPerHost(Exchange):
         rows = zip(keys, weights, strict=True)
         return HostTraffic(self, [(self._made[key], self._inboxes[key], flat) for key, flat in rows], pieces)
 
+    def buffers(self, partials: Sequence[Sequence[Tensor]], means: Sequence[Tensor], others: int) -> HostBuffers:
+        """Return the messages of a step for buffers; `others` are those that are not floats."""
+        made = [self._made[id(one[0])] for one in partials]
+        return HostBuffers(self, list(zip(made, means, strict=True)), others)
+
     def add_up_host(self, slices: Sequence[Tensor]) -> None:
         """Do step 1 for one slice of all the host's partials, in place."""
         if self._local_plan:
@@ -173,8 +180,9 @@ class ArenaPerHost(Exchange):
 
     def sum_disjoint(self, numbers: Tensor) -> Tensor:
         """Add up within each host, between their first ranks, and tell each host: exact in any order."""
-        group = self.arena.group
-        group.allreduce([numbers], _now(dist.AllreduceOptions()))
+        group, together = self.arena.group, len(self._ranks) > 1
+        if together:
+            group.allreduce([numbers], _now(dist.AllreduceOptions()))
         if self.rank == self._ranks[0]:
             others = [rank for rank in self._first if rank != self.rank]
             inbox = [torch.empty_like(numbers) for _ in others]
@@ -182,9 +190,10 @@ class ArenaPerHost(Exchange):
             _wait([*pending, *(self.send(numbers, rank) for rank in others)])
             for buffer in inbox:
                 numbers += buffer
-        options = _now(dist.BroadcastOptions())
-        options.rootRank, options.rootTensor = 0, 0
-        group.broadcast([numbers], options)
+        if together:
+            options = _now(dist.BroadcastOptions())
+            options.rootRank, options.rootTensor = 0, 0
+            group.broadcast([numbers], options)
         return numbers
 
     def broadcast_weights(self, flat: Tensor) -> None:
@@ -207,15 +216,11 @@ class ArenaPerHost(Exchange):
 
     def send(self, tensor: Tensor, to: int, tag: int = 0) -> dist.Work:
         """Begin to send; messages with one tag arrive in order."""
-        work = dist.isend(tensor, group=self._group, group_dst=to, tag=tag)
-        assert work is not None
-        return work
+        return self._group.send([tensor], to, tag)  # `dist.isend` looks up the group and its ranks each time
 
     def receive(self, tensor: Tensor, source: int, tag: int = 0) -> dist.Work:
         """Begin to receive."""
-        work = dist.irecv(tensor, group=self._group, group_src=source, tag=tag)
-        assert work is not None
-        return work
+        return self._group.recv([tensor], source, tag)
 
     def _slice(self, flat: Tensor, owner: int) -> slice:
         length = flat.numel() // self.workers

@@ -69,8 +69,10 @@ def arena_bytes(training: Training, workers: int, here: Sequence[int] | None = N
     held = Exchange.held(training.units, workers)
     copies = 1 + sum(len(held[rank]) for rank in (range(workers) if here is None else here))
     tensors = [*training.model.parameters(), *training.model.buffers()]
-    # Every tensor could have a section of its own: a generous bound, of which only what is used is ever touched.
-    room = sum(tensor.numel() * tensor.element_size() + 8 * BLOCK * (workers + 1) + PAGE for tensor in tensors)
+    # Every tensor could have a section of its own: a generous bound, of which only what is used is ever touched. Other
+    # buffers than floats are numbers of eight bytes.
+    sizes = [tensor.numel() * (tensor.element_size() if tensor.is_floating_point() else 8) for tensor in tensors]
+    room = sum(size + 8 * BLOCK * (workers + 1) + PAGE for size in sizes)
     return copies * room + PAGE + Signals.room(len(tensors), workers)
 
 

@@ -3,6 +3,8 @@
 A section (sectioned_step.py) is complete early; its slices are sent, added up and updated in pieces. See
 exchange/traffic.py for the protocol.
 
+Buffers travel by themselves, beside the last weights: see exchange/host_buffers.py.
+
 What needs the whole gradient first (clipping, an optimizer that looks at whole tensors, hooks around an optimizer's
 step) leaves the way back as it is: then sums alone travel during backward.
 """
@@ -25,7 +27,7 @@ from lockstep.strategies.sectioned_step import SectionedWorker
 from lockstep.torch_compat.optimizers import has_step_hooks
 
 if TYPE_CHECKING:
-    from lockstep.exchange.base import Exchange
+    from lockstep.exchange.hosts import ArenaPerHost
     from lockstep.strategies.clock import Clock
 
 PIECE = 2 * sliced.CHUNK
@@ -35,14 +37,16 @@ PIECE = 2 * sliced.CHUNK
 class OverlappedWorker(SectionedWorker):
     """One worker whose exchange has traffic during backward."""
 
-    def __init__(self, training: Training, exchange: Exchange, device: str) -> None:
+    exchange: ArenaPerHost
+
+    def __init__(self, training: Training, exchange: ArenaPerHost, device: str) -> None:
         super().__init__(training, exchange, device)
         lengths = [(one, self.layout.sections[one].numel // exchange.workers) for one in self._order]
         self._pieces = cut_pieces(lengths, PIECE)
         self._chunks_of = {piece: self._chunks_in(piece) for piece in self._pieces}
-        traffic = exchange.traffic(self._partials, self._weights, self._pieces)
-        assert traffic is not None
-        self._traffic = traffic
+        self._traffic = exchange.traffic(self._partials, self._weights, self._pieces)
+        count = self.layout.buffers.pack_others().numel()
+        self._buffers = exchange.buffers(self._buffer_partials, self._buffer_means, count)
         self._courier: Courier | None = None
         self._told = threading.Event()
         self._numbers = torch.empty(0)
@@ -68,6 +72,7 @@ class OverlappedWorker(SectionedWorker):
         self._updating = 0.0
         self._told.clear()
         self._traffic.begin()
+        self._buffers.begin()
         self._updates = self.training.clip is None and not self.replicated and not has_step_hooks(self.optimizer)
         self._courier = Courier(lambda: self._carry(known))
 
@@ -107,17 +112,18 @@ class OverlappedWorker(SectionedWorker):
         return new
 
     def _tell(self, table: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-        """Step 2: the lanes' numbers have been told; buffers are told now, and the host's workers are waited for."""
+        """Step 2: the lanes' numbers have been told; buffers leave now, and the host's workers are waited for.
+
+        The other buffers are there when all weights are.
+        """
         assert self._courier is not None
         self._courier.wait_for(self._told)
         for section in self._rest:
             self._traffic.complete(section)
-        if others.numel():
-            mine = others if self.exchange.rank == 0 else torch.zeros_like(others)
-            others = self.exchange.sum_disjoint(mine.to(self.device)).cpu()
         self.exchange.barrier()
+        self._buffers.leave(others)
         self._traffic.everyone_is_done()
-        return self._numbers, others
+        return self._numbers, self._buffers.others
 
     def _reduce(self, weight: float) -> list[sliced.GradientRun]:
         """Step 3: wait for the courier; where it updates too, nothing is left to do."""
@@ -134,7 +140,9 @@ class OverlappedWorker(SectionedWorker):
             return
         clock.move_tail("optimizer", self._updating)
 
-    def _share_weights(self) -> None:
+    def _share(self, lanes: int) -> None:
+        """Step 5: all that travelled is put in place."""
+        self._buffers.arrive(lanes)
         self._traffic.settle()
         if not self._updates:
-            super()._share_weights()
+            self._share_weights()

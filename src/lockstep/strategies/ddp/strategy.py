@@ -79,7 +79,7 @@ def make_worker(training: Training, exchange: Exchange, device: str) -> ExactWor
     if not training.synchronised:  # else workers meet inside the model, and the wire and this thread are busy with that
         if isinstance(exchange, Collective):
             return BucketedWorker(training, exchange, device)
-        if exchange.overlaps:
+        if isinstance(exchange, ArenaPerHost):
             return OverlappedWorker(training, exchange, device)
     return ExactWorker(training, exchange, device)
 
