@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from lockstep import process_wide
 from lockstep.cli_bench import bench
 from lockstep.cli_compare import compare
+from lockstep.cli_docs import docs
 from lockstep.cli_doctor import doctor, selftest
 from lockstep.cli_export import export
 from lockstep.cli_fit import fit
@@ -90,6 +91,7 @@ app.command(cls=ListingCommand)(stats)
 app.command(cls=ListingCommand)(run)
 app.command(cls=ListingCommand, context_settings=SCRIPT_OPTIONS)(launch)
 app.command(cls=ListingCommand)(doctor)
+app.command(cls=ListingCommand)(docs)
 app.command()(selftest)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lockstep.doc_pages import COMMAND
 from lockstep.errors import LockstepError, RunFailed
 
 BEGIN = """\
@@ -13,13 +14,14 @@ Begin here:
     lockstep compare recipe.py           the same table and page for your model
     lockstep run recipe.py --workers 4   train it one way
     lockstep doctor                      what this machine has, and who started this process
+    lockstep docs                        all pages; `lockstep docs 1` is the first chapter of the guide
 
 `lockstep --help` lists all commands, `lockstep COMMAND --help` what each can do, with examples.
-The guide: docs/guide, chapter 0 is setting up. `lockstep --install-completion` completes options in your shell.
+`lockstep --install-completion` completes options in your shell.
 """
 
 PANELS = {
-    "Begin": ("init", "compare", "doctor", "selftest", "fit"),
+    "Begin": ("init", "compare", "docs", "doctor", "selftest", "fit"),
     "Train": ("run", "launch", "notebook"),
     "On a cluster": ("sbatch", "requeue", "jobs", "stats"),
     "After a run": ("runs", "report", "export", "clean"),
@@ -53,6 +55,7 @@ EXAMPLES = {
     "report": ("lockstep report runs/20260101-120000-compare-mlp", "lockstep report runs/a runs/b --out both"),
     "export": ("lockstep export runs/20260101-120000-recipe-ddp model.safetensors",),
     "clean": ("lockstep clean --failed --older-than 30", "lockstep clean --failed --older-than 30 --yes"),
+    "docs": ("lockstep docs", "lockstep docs 5", "lockstep docs failures"),
     "doctor": ("lockstep doctor", "lockstep doctor --device cuda", "srun -N2 -n2 lockstep doctor"),
     "selftest": ("lockstep selftest", "lockstep selftest --device cuda --workers 4 --json"),
 }
@@ -111,13 +114,13 @@ def example_lines(command: str | None) -> str:
 
 
 def page_of(error: LockstepError) -> str | None:
-    """Return the page that helps with an error: that of the innermost part of Lockstep that has one."""
+    """Return what shows the page that helps with an error: that of the innermost part of Lockstep that has one."""
     if isinstance(error, RunFailed):
-        return "docs/failures.md"
+        return f"{COMMAND} failures"
     for module in reversed(error.modules()):
         for prefix, page in PAGES.items():
             if module.startswith(prefix):
-                return f"docs/{page}.md"
+                return f"{COMMAND} {page}"
     return None
 
 

@@ -141,7 +141,7 @@ def failing(name: str, fault: str, cwd: Path) -> str:
     assert message.startswith("lockstep: ")
     # what measures a lane tells in one line what it raised; ranks leave their traceback
     assert message.count("Traceback") == (name != "fit"), message
-    cause = message.partition("\nhelp: docs/")[0].rstrip()
+    cause = message.partition("\nhelp: lockstep docs ")[0].rstrip()
     assert cause.endswith("ValueError: injected by a test"), message
     return message
 

@@ -42,8 +42,8 @@ def warning_for(script: Path, keras: str | None, env: Mapping[str, str]) -> str 
         return None
     return (
         f"{script}, line {lines[0]}, calls .fit(): that of Keras {keras} does not work with {STRATEGY} on several "
-        "workers (keras#20585). Write the loop with strategy.run, as in docs/tensorflow.md, or install tf_keras and "
-        f"set {LEGACY}=1"
+        "workers (keras#20585). Write the loop with strategy.run, as in `lockstep docs tensorflow`, or install "
+        f"tf_keras and set {LEGACY}=1"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ADVICE = (
     "out of memory: `lockstep fit RECIPE` shows what each strategy needs and what fits, see the page "
-    '"My model does not fit" (docs/my-model-does-not-fit.md)'
+    '"My model does not fit" (lockstep docs my-model-does-not-fit)'
 )
 KILLED = "out of memory kills look like this; `lockstep fit RECIPE` shows what fits"
 WORDS = ("MemoryError", "can't allocate memory", "out of memory", "OutOfMemoryError", "Cannot allocate memory")

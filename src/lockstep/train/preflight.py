@@ -154,7 +154,8 @@ def _check_peer(spec: RunSpec, plan: Plan, source: Source, *, drop_last: bool) -
     if twins and spec.recipe not in twins:
         raise BadInput(
             f"strategy {spec.strategy} trains its own twins of the recipes {' and '.join(twins)}, and {spec.recipe} is "
-            "another: use one of these; or write the model and the loop in that framework, see docs/tensorflow.md"
+            "another: use one of these; or write the model and the loop in that framework, see `lockstep docs "
+            "tensorflow`"
         )
     if plan.lanes % spec.workers:
         raise BadInput(

@@ -24,7 +24,7 @@ def by_step(make: ScheduleFactory | None) -> ScheduleFactory | None:
         if isinstance(schedule, ReduceLROnPlateau):
             raise BadInput(
                 "schedule=... made ReduceLROnPlateau, which follows a metric, and a schedule advances after every "
-                "step: use another one, or set trainer.lr in a loop of your own (docs/own-loop.md)"
+                "step: use another one, or set trainer.lr in a loop of your own (lockstep docs own-loop)"
             )
         return schedule
 

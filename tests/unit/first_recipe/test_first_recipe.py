@@ -194,7 +194,7 @@ def test_refused(text: str | None, words: str, cli: CommandLine, tmp_path: Path)
     done = cli("init", "train.py")
     assert done.code == 2, done.text
     assert words in done.err
-    assert "(help: docs/recipes.md)" in done.err
+    assert "(help: lockstep docs recipes)" in done.err
     assert not (tmp_path / "train_recipe.py").exists()
 
 
