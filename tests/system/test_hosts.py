@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from lockstep.train.schema.rank_jsonl import header_of, rank_path, read_rank
 from lockstep.train.spec import RunSpec
 from tests.commands import LOCKSTEP, RECIPES, TINY, Done, Marked, finish
 from tests.services import require
+from tests.system.host_names import names_for
 
 PORT = 29611
 
@@ -61,21 +61,6 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What one process gives."""
     spec = RunSpec(recipe=f"{TINY}:wide", lanes=4, threads=1, progress=False)
     return read_finished(start_run(spec, tmp_path_factory.mktemp("alone") / "out")).result.digest
-
-
-@contextmanager
-def names_for(made: Sequence[NamespaceHost]) -> Iterator[str]:
-    """Give the first host a name that is a loopback address for itself, as many systems do; yield the name."""
-    folders = [Path("/etc/netns") / host.name for host in made]
-    try:
-        for number, folder in enumerate(folders):
-            folder.mkdir(parents=True)
-            address = made[0].address if number else "127.0.1.1"
-            (folder / "hosts").write_text(f"127.0.0.1 localhost\n{address} head\n")
-        yield "head"
-    finally:
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from lockstep.world.addresses import free_port
 from tests.commands import BIN, TINY, CommandLine, Done, Marked, finish
 from tests.multiprocess.test_scripts import launcher
 from tests.services import require
+from tests.system.host_names import names_for
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "examples" / "tensorflow_loop.py")
@@ -116,11 +117,14 @@ def test_typed(name: str, tensorflow_python: str, alone: float, request: pytest.
 
 
 def test_two_hosts(tensorflow_python: str, alone: float, tmp_path: Path) -> None:
-    """Hosts that share no loopback: the addresses in TF_CONFIG are those by which they reach each other."""
+    """Hosts that share no loopback: the addresses in TF_CONFIG are those by which they reach each other.
+
+    The head knows itself by a loopback address.
+    """
     require("ip")
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "29613"}
-    with hosts() as made:
-        common["MASTER_ADDR"] = made[0].address
+    with hosts() as made, names_for(made) as head:
+        common["MASTER_ADDR"] = head
         started = [
             Marked({**common, "RANK": str(rank)}).start(host.command(tensorflow_python, EXAMPLE), tmp_path)
             for rank, host in enumerate(made)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import BadInput, LockstepError
+from lockstep.world.addresses import is_loopback
 from lockstep.world.meeting_point import (
     ANSWER_SECONDS,
     MeetingPoint,
@@ -196,8 +197,7 @@ class Host:
     """Rank 0's side: collects the messages."""
 
     def __init__(self, point: MeetingPoint, place: Place, message: Callable[[str], Message], check: Check) -> None:
-        self._point, self._place, self._check = point, place, check
-        self._own = message(point.host)
+        self._point, self._place, self._message, self._check = point, place, message, check
         self._hellos: dict[int, tuple[Connection, Message]] = {}
         self._open: list[Connection] = []
 
@@ -215,7 +215,10 @@ class Host:
                             self._enter(entrance, selector)
                         else:
                             self._hear(key.data, selector)
-            messages = [self._own, *(self._hellos[rank][1] for rank in range(1, self._place.size))]
+            messages = [
+                self._message(self._reached_at()),
+                *(self._hellos[rank][1] for rank in range(1, self._place.size)),
+            ]
             if (why := self._check(messages)) is not None:
                 raise BadInput(why)
         except LockstepError as error:
@@ -227,6 +230,13 @@ class Host:
         for one in connections:
             one.send({"all": messages})
         return Meeting(0, messages, connections)
+
+    def _reached_at(self) -> str:
+        """Return the address at which other hosts reach this one: by its own name it may be a loopback address."""
+        if self._point.name or not is_loopback(self._point.host):
+            return self._point.host
+        reached = (str(one.socket.getsockname()[0]) for one, _ in self._hellos.values())
+        return next((address for address in reached if not is_loopback(address)), self._point.host)
 
     def _enter(self, entrance: socket.socket, selector: selectors.BaseSelector) -> None:
         end, _ = entrance.accept()
