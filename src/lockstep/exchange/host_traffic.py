@@ -7,6 +7,7 @@ sections they have completed (one for each section and reader), see [Note: memor
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -51,8 +52,9 @@ class HostTraffic(Traffic):
         self._receiving: dict[Parcel, list[dist.Work]] = {}
         self._sent: dict[Parcel, list[dist.Work]] = {}
         self._giving: list[dist.Work] = []
-        self._taking: list[tuple[dist.Work, Tensor | None, Tensor]] = []
-        self._staged: list[tuple[Tensor, Tensor]] = []
+        self._taking: list[dist.Work] = []
+        self._staged: deque[tuple[Tensor, Tensor, dist.Work | None]] = deque()
+        """New weights that wait: where they belong, where they are, and what they come by."""
 
     def begin(self) -> None:
         """Post the receives of all pieces."""
@@ -125,7 +127,7 @@ class HostTraffic(Traffic):
         self._giving += [exchange.send(new, one, tag) for one in exchange.sources if one != exchange.rank]
         place = self._slice(self._sections[piece.section][2], exchange.rank)[piece.low : piece.high]
         if place.data_ptr() != new.data_ptr():
-            self._staged.append((place, new))
+            self._staged.append((place, new, None))
 
     def take(self, piece: Parcel) -> None:
         """Receive the slices that this rank carries, in place or where their sums lay."""
@@ -135,21 +137,27 @@ class HostTraffic(Traffic):
             place, waiting = (self._slice(one, owner)[piece.low : piece.high] for one in (weights, made[0]))
             target = place if self.over.is_set() else waiting
             work = self._exchange.receive(target, owner, tag_of(piece.section, back=True))
-            self._taking.append((work, None if target is place else target, place))
+            if target is place:
+                self._taking.append(work)
+            else:
+                self._staged.append((place, target, work))
+
+    def place(self) -> None:
+        """Wait for the weights that could not go in place at once, and put them there."""
+        while self._staged:
+            place, new, work = self._staged.popleft()
+            if work is not None:
+                work.wait()
+            place.copy_(new)
 
     def settle(self) -> None:
-        """Wait for all messages; copy what could not be put in place before."""
+        """Wait for all messages."""
         for piece in [*self._sent]:
             _wait(self._sent.pop(piece))
-        for work, waiting, place in self._taking:
-            work.wait()
-            if waiting is not None:
-                place.copy_(waiting)
-        for place, new in self._staged:
-            place.copy_(new)
-        _wait(self._giving)
-        for kept in (self._taking, self._staged, self._giving):
-            kept.clear()
+        _wait([*self._taking, *self._giving])
+        self.place()
+        self._taking.clear()
+        self._giving.clear()
 
     def abandon(self) -> None:
         """Wake the courier."""

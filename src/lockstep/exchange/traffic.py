@@ -6,7 +6,8 @@
     once its gradients are final: they leave  3    `arrived`: waits for what others have of the own slice
  5  `everyone_is_done`: no worker of this host   4    the piece is added up, divided, updated; `give` sends it, and
     reads weights any more; the rest leaves            `take` waits for the other slices of it
- 6  `settle`: the new weights are in place
+ 6  `place`: those that waited go in place
+ 7  the courier is done; `settle`: so do the last
 
 [Note: new weights wait]
 While backward runs, nobody knows who will still read a weight: a model may use it without a gradient, or compute a part
@@ -80,6 +81,10 @@ class Traffic(ABC):
     @abstractmethod
     def take(self, piece: Parcel) -> None:
         """Begin to receive the new weights of the other slices."""
+
+    @abstractmethod
+    def place(self) -> None:
+        """Put the new weights that have waited in place, while the courier is at work on later ones."""
 
     @abstractmethod
     def settle(self) -> None:

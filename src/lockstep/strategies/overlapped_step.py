@@ -128,6 +128,7 @@ class OverlappedWorker(SectionedWorker):
     def _reduce(self, weight: float) -> list[sliced.GradientRun]:
         """Step 3: wait for the courier; where it updates too, nothing is left to do."""
         assert self._courier is not None
+        self._traffic.place()
         self._courier.finish()
         self._courier = None
         if self._updates:
