@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 
 from lockstep.cli_help import example_lines
 from lockstep.errors import BadInput
-from lockstep.recipe import BUILT_IN
+from lockstep.recipe_file import BUILT_IN
 from lockstep.registry.base import Description
 from lockstep.settings import Option, option_of
 from lockstep.train.spec import DEFAULT_RECIPE, RunSpec

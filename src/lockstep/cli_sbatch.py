@@ -190,7 +190,7 @@ def _check_text(batch: BatchFile) -> None:
 def _checked_recipe(recipe: str) -> str:
     """Return a recipe as a job finds it; refuse one that is not there, without loading it."""
     from lockstep.errors import nearest
-    from lockstep.recipe import BUILT_IN
+    from lockstep.recipe_file import BUILT_IN
 
     if recipe in BUILT_IN:
         return recipe

@@ -1,16 +1,10 @@
-"""Recipe: what is trained, and how one is loaded."""
+"""Recipe: what is trained."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import MISSING, dataclass, fields, replace
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockstep.errors import BadInput, nearest
@@ -22,8 +16,6 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from lockstep.events import EpochDone, StepDone
-
-BUILT_IN = ("cifar100", "mlp", "bytes")
 
 
 class Loss(NamedTuple):
@@ -99,22 +91,22 @@ class Recipe:
     def __post_init__(self) -> None:
         if hasattr(self.model, "named_parameters") and not isinstance(self.model, type):
             raise BadInput(
-                f"Recipe(model=...) is {_kind(self.model)}, expected a function or class that makes it, so that its "
+                f"Recipe(model=...) is {kind_of(self.model)}, expected a function or class that makes it, so that its "
                 "weights follow from the seed: pass model=lambda: Net(...)"
             )
         for field in ("model", "loss", "optimizer"):
             if not callable(getattr(self, field)):
                 raise BadInput(
-                    f"Recipe({field}=...) must be a function, found {_kind(getattr(self, field))}: pass a function, "
+                    f"Recipe({field}=...) must be a function, found {kind_of(getattr(self, field))}: pass a function, "
                     f"e.g. {field}={_EXAMPLES[field]}"
                 )
         for field in ("on_step", "on_epoch"):
             value = getattr(self, field)
             if value is not None and not callable(value):
-                raise BadInput(f"Recipe({field}=...) must be a function of one event, found {_kind(value)}")
+                raise BadInput(f"Recipe({field}=...) must be a function of one event, found {kind_of(value)}")
         if self.stages is not None and not callable(self.stages):
             raise BadInput(
-                f"Recipe(stages=...) must be a function of the model, found {_kind(self.stages)}: pass e.g. "
+                f"Recipe(stages=...) must be a function of the model, found {kind_of(self.stages)}: pass e.g. "
                 "stages=lambda model: [model.first, model.second]"
             )
         for field in ("global_batch", "epochs"):
@@ -210,109 +202,6 @@ def plan(
     return Plan(samples=samples, lanes=lanes, epoch_steps=epoch_steps, steps=steps or epoch_steps * recipe.epochs)
 
 
-def load(reference: str, data: str | None = None) -> Recipe:
-    """Load a recipe from `file.py`, `file.py:function` or a built-in name; `data` is passed to its function."""
-    path, _, function = reference.partition(":")
-    if path in BUILT_IN:
-        module, name = importlib.import_module(f"lockstep.recipes.{path}"), path
-    elif path.endswith(".py") or "/" in path:
-        module, name = _execute(Path(path)), Path(path).stem
-    else:
-        raise BadInput(f"no recipe called {path!r}{nearest(path, list(BUILT_IN))} (or pass a file, such as train.py)")
-    return _call(module, function or "recipe", reference, name, data)
-
-
-_EXECUTED: set[str] = set()
-"""The names of modules that are recipe files; loading another file of the same name replaces one."""
-
-
-def _hides(name: str, path: Path) -> bool:
-    """Say whether a recipe file would take the place of another module; the same file, imported before, is no other."""
-    standing = sys.modules.get(name)
-    origin = getattr(standing, "__file__", None)
-    return standing is not None and (origin is None or Path(origin).resolve() != path.resolve())
-
-
-def _execute(path: Path) -> ModuleType:
-    if not path.is_file():
-        problem = "does not exist" if not path.exists() else "is not a file"
-        raise BadInput(f"the recipe file {path} {problem}: pass the path of a Python file")
-    name, root = module_name(path.resolve())
-    if name not in _EXECUTED and _hides(name, path):
-        raise BadInput(
-            f"the recipe file {path} has the same name as the module {name!r} and would hide it: rename the file"
-        )
-    # A recipe's classes are pickled by module name for the processes that a rank starts, such as a DataLoader's
-    # workers. Those get this process's sys.path, so the module has the name by which they find its file.
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise BadInput(f"{path} is not a Python file: a recipe is a file whose name ends in .py")
-    try:
-        if package := name.rpartition(".")[0]:
-            importlib.import_module(package)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        _EXECUTED.add(name)
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise BadInput(f"the recipe file {path} raised an error while it was loaded:\n{_trace(error, path)}") from error
-    return module
-
-
-def module_name(path: Path) -> tuple[str, Path]:
-    """Return the module name of a recipe file, with its packages, and the folder that contains them."""
-    names, root = [path.stem], path.parent
-    while (root / "__init__.py").is_file():
-        names.insert(0, root.name)
-        root = root.parent
-    return ".".join(names), root
-
-
-def _call(module: ModuleType, function: str, reference: str, name: str, data: str | None) -> Recipe:
-    make = getattr(module, function, None)
-    if not callable(make):
-        raise BadInput(_no_function(module, reference, function))
-    if data is not None and "data" not in inspect.signature(make).parameters:
-        raise BadInput(
-            f"{reference} does not accept --data: its {function}() has no parameter `data`; add it, or leave --data out"
-        )
-    try:
-        recipe = make() if data is None else make(data=data)
-    except BadInput:
-        raise
-    except Exception as error:
-        where = Path(module.__file__ or "")
-        raise BadInput(f"{function}() of {reference} raised an error:\n{_trace(error, where)}") from error
-    if not isinstance(recipe, Recipe):
-        raise BadInput(f"{function}() of {reference} returned {_kind(recipe)}, expected a lockstep.Recipe: return one")
-    return recipe if recipe.name else replace(recipe, name=name)
-
-
-def _no_function(module: ModuleType, reference: str, function: str) -> str:
-    """Say that there is no such function, and which there are: those of the file itself, not what it imports."""
-    functions = [name for name, value in vars(module).items() if inspect.isfunction(value)]
-    own = [name for name in functions if getattr(module, name).__module__ == module.__name__]
-    text, path = f"{reference} has no function {function}()", reference.partition(":")[0]
-    if own and "did you mean" in nearest(function, own):
-        text += f"{nearest(function, own)}."
-    elif own:
-        text += f". Its functions are {', '.join(own)}: if one returns a lockstep.Recipe, name it, as {path}:{own[0]}."
-    else:
-        text += "."
-    defines = "A recipe file defines `def recipe() -> lockstep.Recipe`"
-    return f"{text} {defines}; `lockstep init {path}` writes one from a script"
-
-
-def _trace(error: Exception, path: Path) -> str:
-    """Format a traceback from the user's own file on, without the frames of the import system."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = next((i for i, frame in enumerate(frames) if Path(frame.filename) == path), len(frames) - 1)
-    lines = traceback.format_list(frames[own:]) + traceback.format_exception_only(error)
-    return "".join(lines).rstrip()
-
-
 def _dataset(source: Any, field: str) -> Any:
     dataset = source
     if isinstance(source, type) or (callable(source) and not hasattr(source, "__getitem__") and not _is_stream(source)):
@@ -331,7 +220,7 @@ def _dataset(source: Any, field: str) -> Any:
         ". It can be read only once: pass an object whose __iter__ begins anew" if hasattr(dataset, "__next__") else ""
     )
     raise BadInput(
-        f"Recipe({field}=...) is {_kind(dataset)}, expected a dataset with __len__ and __getitem__, a stream with "
+        f"Recipe({field}=...) is {kind_of(dataset)}, expected a dataset with __len__ and __getitem__, a stream with "
         f"__iter__ (such as an IterableDataset), or a function or class that makes one{once}"
     )
 
@@ -343,5 +232,6 @@ def _is_stream(dataset: Any) -> bool:
     return again and (torch_stream or not hasattr(dataset, "__getitem__"))
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """Return what a value is, in words."""
     return "None" if value is None else f"a {type(value).__name__}"

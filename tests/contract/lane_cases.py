@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from lockstep import Loss, Trainer, World
 from lockstep.data.loader import fetch
-from lockstep.recipe import load
+from lockstep.recipe_file import load
 from lockstep.recipes import bytes as bytes_
 from lockstep.recipes import cifar100, mlp
 from tests.devices import KIND, backend_of, device_of

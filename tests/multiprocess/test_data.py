@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lockstep.data import Ragged
-from lockstep.recipe import load
+from lockstep.recipe_file import load
 from tests.commands import CommandLine
 from tests.unit.data.test_cifar100_archive import make as make_archive
 

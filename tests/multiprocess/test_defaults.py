@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.recipe import BUILT_IN
+from lockstep.recipe_file import BUILT_IN
 from tests.commands import TINY, CommandLine, Done
 
 

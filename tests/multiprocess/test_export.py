@@ -20,7 +20,7 @@ from lockstep.comm.group import Group
 from lockstep.errors import RunFailed
 from lockstep.launch.start import start_run
 from lockstep.mesh import Mesh
-from lockstep.recipe import load
+from lockstep.recipe_file import load
 from lockstep.report.collect import read_finished
 from lockstep.state.holdings import model_holdings
 from lockstep.train.checkpoint_folder import path_of

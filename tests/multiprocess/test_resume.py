@@ -58,7 +58,8 @@ def names(folder: Path) -> list[str]:
 
 def test_a_worker_is_killed_and_half_of_them_go_on(tmp_path: Path, unbroken: tuple[str, tuple[float, ...]]) -> None:
     out = tmp_path / "out"
-    with pytest.raises(RunFailed, match=r"rank 1 .* failed at step 10"):
+    words = r"rank 1 .* failed at step 10[\s\S]*\ngo on from its checkpoint after step 8 with: lockstep run --resume"
+    with pytest.raises(RunFailed, match=words):
         begin(out, ":killed", strategy="ddp", workers=4, launcher="spawn", checkpoint_every=3)
     assert [path.name for path in kept(out)] == ["checkpoint-000009.safetensors", "checkpoint-000006.safetensors"]
     result = go_on(out, workers=2)

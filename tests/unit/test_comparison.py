@@ -101,6 +101,13 @@ def test_turns_are_interleaved_shuffled_and_repeatable() -> None:
         assert {way.name for _, way in group} == {"single", "dp", "ddp", "torch-ddp"}
     assert len({tuple(way.name for _, way in runs[at : at + 4]) for at in range(0, 80, 4)}) > 5
     assert turns(asked) == runs
+    assert [way.name for _, way in runs[:2]] == ["single", "ddp"]
+
+
+def test_the_first_turn_ends_with_what_only_shows_more_threads() -> None:
+    rows = ways(RunSpec(recipe="mlp"), ["dp", "single", "ddp"], [2], [None], 4)
+    first = [way.name for repeat, way in turns(structs.replace(plan(), ways=rows)) if repeat == 1]
+    assert first == ["single", "ddp", "dp", "single, 4 threads"]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +239,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monkey
     assert ran.interrupted
     first = judge("t", ran.ways)
     assert sorted(row.repeats for row in first.rows) == [0, 1]
-    assert "not run: interrupted" in {row.why_not for row in first.rows}
+    assert any(row.why_not.startswith("its turn did not come: interrupted. Go on with") for row in first.rows)
 
     ran = go(plan(), tmp_path, monkeypatch, start)
     assert not ran.interrupted

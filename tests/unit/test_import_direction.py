@@ -14,8 +14,9 @@ SOURCE = Path(__file__).parents[2] / "src" / "lockstep"
 # Each part may import from those on its right, and from itself. The order is DESIGN's arrow, read as
 # "who may know whom": the command line knows everything, errors know nothing.
 MAY_IMPORT = {
-    "cli": "cli_bench cli_compare cli_doctor cli_export cli_fit cli_help cli_init cli_jobs cli_launch cli_notebook "
-    "cli_options cli_report cli_run cli_runs cli_sbatch process_wide output version errors",
+    "cli": "cli_bench cli_compare cli_docs cli_doctor cli_export cli_fit cli_help cli_init cli_jobs cli_launch "
+    "cli_notebook cli_options cli_report cli_run cli_runs cli_sbatch process_wide output version errors",
+    "cli_docs": "cli_options doc_pages report",
     "cli_doctor": "cli_options doctor selftest",
     "cli_launch": "cli_options launch tensorflow errors",
     "cli_run": "cli_options launch report train strategies registry world errors",
@@ -23,22 +24,24 @@ MAY_IMPORT = {
     "cli_compare": "cli_options comparison report train strategies world errors registry",
     "cli_fit": "cli_options fit report train world byte_sizes",
     "cli_init": "cli_options first_recipe errors",
-    "first_recipe": "recipe data errors",
+    "first_recipe": "recipe recipe_file data errors",
     "fit": "launch report train strategies exchange stages mesh data recipe lanes settings world torch_compat registry "
     "byte_sizes errors",
     "cli_runs": "cli_options runs report errors",
     "cli_jobs": "cli_options cluster runs report errors",
-    "cli_sbatch": "cli_options cluster recipe train errors",
+    "cli_sbatch": "cli_options cluster recipe_file train errors",
     "cli_notebook": "cli_options cluster kernelspec errors",
     "kernelspec": "errors version",
     "runs": "report train errors",
     "cluster": "runs report train launch recipe registry settings world byte_sizes errors",
     "cli_export": "cli_options train",
     "cli_report": "cli_options report train",
-    "cli_help": "errors",
-    "cli_options": "cli_help train recipe registry settings world errors",
+    "cli_help": "doc_pages errors",
+    "doc_pages": "errors",
+    "cli_options": "cli_help train recipe_file registry settings world errors",
     "__main__": "cli",
-    "notebook": "cli_options comparison launch report train strategies recipe settings output world registry errors",
+    "notebook": "cli_options comparison launch report train strategies recipe recipe_file settings output world "
+    "registry errors",
     "__init__": "notebook comm recipe epoch_schedule train world version events",
     "epoch_schedule": "errors",
     "mesh": "comm lanes world errors",
@@ -46,20 +49,21 @@ MAY_IMPORT = {
     "comparison": "fit launch report train world registry errors",
     "doctor": "train world registry errors",
     "selftest": "doctor launch report train registry world errors",
-    "bench": "fit report launch recipes mesh state recipe train strategies stages data nn exchange comm lanes world "
-    "torch_compat registry errors version",
+    "bench": "fit report launch recipes mesh state recipe recipe_file train strategies stages data nn exchange comm "
+    "lanes world torch_compat registry errors version",
     "peers": "tensorflow launch output mesh state train strategies data recipe lanes digest world torch_compat "
     "registry errors",
     "tensorflow": "launch world process_wide errors",
     "report": "train stages settings errors version registry",
     "launch": "train strategies comm world process_wide output torch_compat errors registry",
-    "train": "strategies stages process_wide mesh state data nn comm recipe digest world seeding torch_compat errors "
-    "version lanes registry settings events byte_sizes",
+    "train": "strategies stages process_wide mesh state data nn comm recipe recipe_file digest world seeding "
+    "torch_compat errors version lanes registry settings events byte_sizes",
     "strategies": "exchange mesh shards stages state data nn comm lanes digest recipe world torch_compat errors "
     "registry settings byte_sizes",
     "shards": "stages comm lanes torch_compat errors",
     "stages": "comm lanes torch_compat byte_sizes errors",
     "recipes": "recipe data",
+    "recipe_file": "recipe recipes errors",
     "recipe": "lanes errors",
     "events": "",
     "exchange": "comm lanes torch_compat errors",

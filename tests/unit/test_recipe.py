@@ -17,7 +17,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from lockstep import Recipe
 from lockstep.errors import BadInput
-from lockstep.recipe import load, plan
+from lockstep.recipe import plan
+from lockstep.recipe_file import load
 from tests.commands import TINY
 
 
@@ -98,7 +99,7 @@ def test_refused(reference: str, words: str) -> None:
 
 def test_a_file_that_raises_shows_its_own_line(tmp_path: Path) -> None:
     path = tmp_path / "bad.py"
-    path.write_text("x = 1\nraise OSError('on line two')\n")
+    path.write_text("x = 1\nraise OSError('on line two')\ndef recipe(): ...\n")
     with pytest.raises(BadInput, match=r"line 2[\s\S]*on line two") as caught:
         load(str(path))
     assert "importlib" not in str(caught.value)
@@ -141,15 +142,37 @@ def test_a_recipe_can_be_copied_and_pickled() -> None:
 def test_a_file_without_the_function_lists_its_own(tmp_path: Path) -> None:
     path = tmp_path / "my_training.py"
     path.write_text("from lockstep import Recipe\ndef make(): ...\ndef loss(model, batch): ...\n")
-    with pytest.raises(
-        BadInput, match=r"no function recipe\(\). Its functions are make, loss: .*, as .*py:make"
-    ) as refused:
+    init = f"`lockstep init {path}` writes one from a script"
+    with pytest.raises(BadInput, match=r"has no function recipe\(\)\. A recipe file defines") as refused:
         load(str(path))
-    assert "Recipe'" not in str(refused.value)
-    assert str(refused.value).endswith(f"`lockstep init {path}` writes one from a script")
+    assert str(refused.value).endswith(f"{init}. If make or loss returns a lockstep.Recipe, name it: {path}:NAME")
     path.write_text("print")
-    with pytest.raises(BadInput, match=r"has no function recipe\(\)\. A recipe file defines"):
+    with pytest.raises(BadInput, match=r"has no function recipe\(\)\. A recipe file defines") as refused:
         load(str(path))
+    assert str(refused.value).endswith(init)
+
+
+def test_a_training_script_is_refused_before_it_trains(tmp_path: Path) -> None:
+    path = tmp_path / "trains_at_once.py"
+    path.write_text("raise SystemExit('it trains')\n\ndef main():\n    recipe = 1\n")
+    with pytest.raises(BadInput, match="has no function recipe"):
+        load(str(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from tests.recipes.tiny import recipe\n",
+        "from tests.recipes.tiny import *\n",
+        "import tests.recipes.tiny as tiny\nrecipe = tiny.recipe\n",
+        "try:\n    from nowhere import recipe\nexcept ImportError:\n    from tests.recipes.tiny import recipe\n",
+        "from tests.recipes import tiny\nglobals().update(recipe=tiny.recipe)\n",
+    ],
+)
+def test_a_function_that_comes_from_elsewhere_is_found(text: str, tmp_path: Path) -> None:
+    path = tmp_path / f"elsewhere_{abs(hash(text))}.py"
+    path.write_text(text)
+    assert load(str(path)).global_batch
 
 
 @pytest.mark.parametrize(("data", "more"), [(None, ""), (7, ""), (iter([1]), r".*It can be read only once")])

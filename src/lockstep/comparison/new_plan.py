@@ -65,7 +65,7 @@ def new_plan(
 def judged(plan: ComparisonPlan, ran: Ran) -> Comparison:
     """Put what ran side by side, with the settings that a report names."""
     settings: dict[str, Setting] = {"command": plan.command, "repeats": plan.repeats}
-    settings["order"] = "interleaved, shuffled in every repeat"
+    settings["order"] = "interleaved, shuffled in every repeat; the first begins with single and ddp"
     if ran.stopped:
         settings["stopped"] = ran.stopped
     return judge(heading(plan.title, ran.ways), ran.ways, settings=settings)

@@ -82,14 +82,22 @@ def turns(plan: ComparisonPlan) -> list[tuple[int, Way]]:
     """Return the runs in the order to be done: every way once, in a shuffled order, then again in another.
 
     A noisy minute then hurts all ways alike, and none always follows the same neighbour. The order is a function of
-    the plan, so that a comparison that is resumed goes on where it was.
+    the plan, so that a comparison that is resumed goes on where it was. The first time, what all others are compared
+    with goes first, and what only shows more threads last: a time limit may leave no room for all.
     """
     runs = []
     for repeat in range(1, plan.repeats + 1):
         order = list(plan.ways)
         random.Random(f"order of repeat {repeat}").shuffle(order)  # noqa: S311 - not for secrets
+        if repeat == 1:
+            fewest = min(way.spec.threads or 0 for way in order)
+            order.sort(key=lambda way: _importance(way, more_threads=(way.spec.threads or 0) > fewest))
         runs += [(repeat, way) for way in order]
     return runs
+
+
+def _importance(way: Way, *, more_threads: bool) -> int:
+    return 3 if more_threads else {BASELINE: 0, DEFAULT: 1}.get(way.spec.strategy, 2)
 
 
 def fits(limit: float | None, elapsed: float, own: Sequence[float], all_runs: Sequence[float]) -> bool:

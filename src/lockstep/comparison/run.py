@@ -21,6 +21,8 @@ from lockstep.train.schema.plan_json import ComparisonPlan, Way
 MOST_WEIGHTS = 64 << 20
 """Bytes of a way's final weights that are kept: every way has some, and only a first repeat's are compared."""
 
+FURTHER = "Go on with --resume; --time-limit gives more time, --steps makes runs shorter"
+
 
 @dataclass
 class WayProgress:
@@ -134,5 +136,5 @@ def _measured(one: WayProgress, stopped: str) -> Measured:
         threads=spec.threads or 0,
         lanes=spec.lanes or 0,
         runs=tuple(one.runs),
-        why_not=one.why_not or ("" if one.runs else f"not run: {stopped or 'no turn came'}"),
+        why_not=one.why_not or ("" if one.runs else f"its turn did not come: {stopped}. {FURTHER}"),
     )

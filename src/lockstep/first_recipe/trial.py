@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import BadInput
-from lockstep.recipe import Loss, Recipe, load
+from lockstep.recipe import Loss, Recipe
+from lockstep.recipe_file import load
 
 if TYPE_CHECKING:
     from lockstep.data.source import Source

@@ -12,7 +12,7 @@ from lockstep import process_wide
 from lockstep.errors import BadInput, BadRecipe, Interrupted, RunFailed
 from lockstep.launch import find
 from lockstep.launch.base import Job
-from lockstep.launch.interruption import interruption
+from lockstep.launch.interruption import how_to_go_on, interruption
 from lockstep.launch.self_launching import ITSELF, SelfLaunching
 from lockstep.launch.stall_watch import StallWatch
 from lockstep.registry import PeerDescription, describe
@@ -84,6 +84,8 @@ def start_run(spec: RunSpec, out: Path, options: LauncherOptions = LauncherOptio
         write_document(out / RESULT, failed)
     except CannotWrite as error:
         text += f"\n({error})"
+    if cause.kind != "loss" and (further := how_to_go_on(out, typed)):  # a loss that is no number would be none again
+        text += f"\n{further}"
     raise RunFailed(text)
 
 

@@ -20,7 +20,8 @@ import msgspec
 from lockstep.errors import BadInput, nearest
 from lockstep.notebook.blame import blame, names_in
 from lockstep.notebook.payload import pack, recipe_function
-from lockstep.recipe import Recipe, load
+from lockstep.recipe import Recipe
+from lockstep.recipe_file import load
 from lockstep.registry import LAUNCHERS
 from lockstep.settings import option_of
 from lockstep.train.spec import RunSpec, stem

@@ -236,6 +236,8 @@ def _compute(scene: Scene) -> str:
     computes = f"computes for {share:.0%} of the step"
     if row.strategy == BASELINE:
         faster = [one for one in scene.rows if one.strategy != BASELINE and clearly_faster(one, row)]
+        if not any(one.workers > row.workers and one.step_seconds for one in scene.rows):
+            return f"{computes} on one worker; no way with more workers ran"
         if not faster:
             return f"{computes} on one worker, and no way with more workers is clearly faster here"
         best = min(faster, key=lambda one: one.step_seconds or math.inf)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockstep.errors import BadInput
-from lockstep.recipe import BUILT_IN
+from lockstep.recipe_file import BUILT_IN
 from lockstep.train.spec import source_of
 
 

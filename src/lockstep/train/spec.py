@@ -10,7 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
-from lockstep.recipe import Plan, Recipe, load, plan
+from lockstep.recipe import Plan, Recipe, plan
+from lockstep.recipe_file import load
 from lockstep.registry import BASELINE, DEFAULT
 from lockstep.settings import Option, Settings
 from lockstep.version import __version__

@@ -17,7 +17,7 @@ import torch
 from lockstep.data import cifar100_archive
 from lockstep.data.cifar100_archive import open_images, read
 from lockstep.errors import BadInput
-from lockstep.recipe import load
+from lockstep.recipe_file import load
 
 ROWS = 12
 IMAGES = np.random.default_rng(4).integers(0, 256, (ROWS, 3072), dtype=np.uint8)

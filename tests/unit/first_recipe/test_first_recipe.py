@@ -13,7 +13,8 @@ import torch
 from lockstep.cli import app
 from lockstep.cli_help import EXAMPLES, PAGES
 from lockstep.data.source import first_samples, open_source
-from lockstep.recipe import Recipe, load
+from lockstep.recipe import Recipe
+from lockstep.recipe_file import load
 from tests.commands import CommandLine
 
 ROOT = Path(__file__).parents[3]

@@ -16,7 +16,7 @@ from lockstep.first_recipe.evaluation_loops import find_evaluation
 from lockstep.first_recipe.recipe_parts import RecipeParts
 from lockstep.first_recipe.schedules import find_schedule
 from lockstep.first_recipe.training_script import TrainingScript
-from lockstep.recipe import load
+from lockstep.recipe_file import load
 from tests.commands import CommandLine
 from tests.unit.first_recipe.test_first_recipe import SCRIPTS, made_from
 

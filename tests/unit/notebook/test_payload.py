@@ -15,7 +15,8 @@ import torch
 
 from lockstep.errors import BadInput
 from lockstep.notebook.payload import PAYLOAD, pack, recipe_function, unpack
-from lockstep.recipe import Recipe, load
+from lockstep.recipe import Recipe
+from lockstep.recipe_file import load
 
 CELL = """
 import torch

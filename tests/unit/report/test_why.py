@@ -116,7 +116,12 @@ def test_compute_bound_scales_as_it_should() -> None:
     assert sentence(found, "single") == (
         "computes for 97% of the step on one worker; on 2 workers ddp took 0.54 of the time"
     )
-    assert "no way with more workers is clearly faster" in sentence(compared(SINGLE), "single")
+    assert sentence(compared(SINGLE), "single").endswith("on one worker; no way with more workers ran")
+
+
+def test_no_way_with_more_workers_is_faster() -> None:
+    slow = run("ddp", 2, ranks=[parts(forward=300, backward=600)] * 2)
+    assert "no way with more workers is clearly faster" in sentence(compared(SINGLE, slow), "single")
 
 
 def test_compute_that_does_not_shrink_is_told() -> None:

@@ -20,7 +20,8 @@ from lockstep.bench.bench_ddp import LANES
 from lockstep.bench.ranks.rank import THREADS, join, serve, world
 from lockstep.comm.group import Group
 from lockstep.data.loader import Batch, LaneBatch
-from lockstep.recipe import Recipe, load
+from lockstep.recipe import Recipe
+from lockstep.recipe_file import load
 from lockstep.strategies.torch_ddp.strategy import best_settings
 from lockstep.torch_compat.startup import COMPILER
 from lockstep.train.malloc import keep_freed_memory

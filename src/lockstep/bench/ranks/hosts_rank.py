@@ -18,7 +18,8 @@ from lockstep.bench.ranks.ddp_rank import Step, make_step, share_of, stock_step,
 from lockstep.bench.ranks.namespaces import WIRE
 from lockstep.bench.ranks.rank import THREADS, join, serve, world
 from lockstep.comm.group import Group
-from lockstep.recipe import Recipe, load
+from lockstep.recipe import Recipe
+from lockstep.recipe_file import load
 from lockstep.strategies.base import StepStats
 from lockstep.strategies.torch_ddp.strategy import best_settings
 from lockstep.torch_compat.startup import COMPILER

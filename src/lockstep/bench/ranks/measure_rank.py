@@ -12,7 +12,8 @@ import lockstep
 from lockstep.bench.ranks.rank import THREADS, join, serve, world
 from lockstep.comm.group import Group
 from lockstep.data.loader import Batch
-from lockstep.recipe import Recipe, load
+from lockstep.recipe import Recipe
+from lockstep.recipe_file import load
 from lockstep.train.loop import run_steps
 from lockstep.train.progress import Progress
 from lockstep.train.records import Records
