@@ -49,7 +49,7 @@ def init(
 
 
 def _from_script(script: Path, read: TrainingScript, target: Path) -> None:
-    from lockstep.first_recipe.writing import FUNCTIONS, DataFacts, recipe_of
+    from lockstep.first_recipe.writing import FUNCTIONS, DataFacts, lanes_of, recipe_of
 
     parts = read.parts()
     text = recipe_of(read, script, parts)
@@ -71,6 +71,9 @@ def _from_script(script: Path, read: TrainingScript, target: Path) -> None:
             parts.leave_out(name, f"it was not tried, because the recipe lacks {' and '.join(parts.missing)}")
         target.write_text(recipe_of(read, script, parts), encoding="utf-8")
         _say_left_out(parts)
+        _say_numbers(parts)
+        functions = " and ".join(FUNCTIONS[name][0] for name in parts.missing)
+        typer.echo(f"It is not complete: write {functions} in {target}, then type:\n    lockstep compare {target}")
         return
     trial = _tried(target)
     for name in FUNCTIONS:
@@ -82,7 +85,12 @@ def _from_script(script: Path, read: TrainingScript, target: Path) -> None:
     facts = _add_optional(lambda facts: recipe_of(read, script, parts, facts), target, parts, facts)
     if facts.seeded:
         typer.echo("    The data is made of random numbers: make_data() seeds them, so that every worker has the same.")
-    typer.echo(f"It runs on {_counted(parts)}. Read it, then type:\n    lockstep compare {target}")
+    if trial.batchnorm:
+        seen = f"{trial.global_batch // lanes_of(trial.global_batch)} of {trial.global_batch} samples"
+        typer.echo(f"    The model has BatchNorm, which sees the samples of a lane, {seen}:")
+        typer.echo("    lanes=1 in the recipe is as in the script, on one worker. More: lockstep docs 6")
+    _say_numbers(parts)
+    typer.echo(f"It runs on two samples. Read it, then type:\n    lockstep compare {target}")
 
 
 def _find_optional(read: TrainingScript, parts: RecipeParts) -> None:
@@ -150,12 +158,13 @@ def _words(name: str, trial: Trial) -> str:
     return f"{trial.loss:.4f} for two samples" if name == "loss" else str(getattr(trial, name))
 
 
-def _counted(parts: RecipeParts) -> str:
-    return (
-        "two samples"
-        if "global_batch" in parts.values
-        else "two samples; the batch size was not found, so 64 stands there"
-    )
+def _say_numbers(parts: RecipeParts) -> None:
+    """Say where the batch of a step comes from, if the script does not have it in one place."""
+    accumulated = f"; {parts.accumulated}" if parts.accumulated else ""
+    if "global_batch" not in parts.values:
+        typer.echo(f"    global_batch  not found, so 64 stands there: set it{accumulated}")
+    elif accumulated:
+        typer.echo(f"    global_batch  that of all batches of a step{accumulated}")
 
 
 def _write(target: Path, text: str) -> None:

@@ -52,6 +52,8 @@ class Recipe:
     """Fixed slices of the global batch; None: as many as workers."""
     epochs: int = 1
     """Passes over the data."""
+    steps: int | None = None
+    """Steps to train, in place of `epochs`."""
     drop_last: bool = False
     """Leave out the last batch of an epoch if it is short; a DataLoader's own `drop_last` counts too."""
     evaluate: Metrics | None = None
@@ -112,6 +114,8 @@ class Recipe:
         for field in ("global_batch", "epochs"):
             if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
                 raise BadInput(f"found Recipe({field}={getattr(self, field)!r}), expected a whole number from 1 up")
+        if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
+            raise BadInput(f"found Recipe(steps={self.steps!r}), expected a whole number from 1 up")
         if not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
             raise BadInput(f"found Recipe(seed={self.seed!r}), expected a whole number of at most 63 bits")
 
@@ -143,6 +147,8 @@ OTHER_NAMES = {
     "lr_scheduler": "schedule",
     "num_epochs": "epochs",
     "max_epochs": "epochs",
+    "max_steps": "steps",
+    "num_steps": "steps",
     "collate_fn": "collate",
     "max_norm": "clip",
     "clip_grad_norm": "clip",
@@ -189,13 +195,14 @@ def plan(
             f"the global batch of {recipe.global_batch} is larger than the data ({samples} samples): "
             f"use --global-batch {max(lanes, samples // lanes * lanes)} or less, or more data"
         )
+    steps = recipe.steps if steps is None else steps
     if steps is not None and steps < 1:
         raise BadInput(f"found --steps {steps}, expected at least 1")
     if samples is None:
         if steps is None:
             raise BadInput(
                 "the training data is a stream without __len__, so the length of an epoch is unknown: give --steps N, "
-                "or add __len__, the number of samples of an epoch"
+                "or steps=N in the recipe, or add __len__, the number of samples of an epoch"
             )
         return Plan(samples=None, lanes=lanes, epoch_steps=None, steps=steps)
     epoch_steps = steps_per_epoch(samples, recipe.global_batch, drop_last=recipe.drop_last)

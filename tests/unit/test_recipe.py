@@ -19,6 +19,7 @@ from lockstep import Recipe
 from lockstep.errors import BadInput
 from lockstep.recipe import plan
 from lockstep.recipe_file import load
+from lockstep.train.spec import RunSpec
 from tests.commands import TINY
 
 
@@ -121,6 +122,7 @@ def test_a_folder_is_not_a_recipe(tmp_path: Path) -> None:
         ({"global_batch": 0}, r"global_batch=0"),
         ({"global_batch": 2.5}, r"global_batch=2.5"),
         ({"epochs": 0}, r"epochs=0"),
+        ({"steps": 0}, r"steps=0"),
         ({"seed": "x"}, r"seed='x'"),
     ],
 )
@@ -191,7 +193,9 @@ class Letters(IterableDataset[str]):
 def test_streams_are_data() -> None:
     for data in (Letters, Letters(), lambda: Letters()):
         assert list(plain(data=data).dataset()) == ["a", "b", "c"]
-    with pytest.raises(BadInput, match=r"a stream without __len__, .*: give --steps N, or add __len__"):
+    with pytest.raises(
+        BadInput, match=r"a stream without __len__, .*: give --steps N, or steps=N in the recipe, or add __len__"
+    ):
         plan(plain(), workers=1, samples=None)
     assert plan(plain(), workers=1, samples=None, steps=9).steps == 9
 
@@ -259,6 +263,16 @@ def test_plan() -> None:
     assert (found.lanes, found.epoch_steps, found.steps) == (2, 3, 9)
     assert plan(plain(), workers=1, samples=4, steps=7).steps == 7
     assert plan(plain(drop_last=True, epochs=3), workers=2, samples=5).steps == 6
+    assert plan(plain(steps=7), workers=1, samples=4).steps == 7
+    assert plan(plain(steps=7), workers=1, samples=4, steps=3).steps == 3
+    assert plan(plain(steps=7), workers=1, samples=None).steps == 7
+
+
+def test_epochs_that_are_asked_for_win_over_the_recipe_s_steps(tmp_path: Path) -> None:
+    path = tmp_path / "by_steps.py"
+    path.write_text(f"from lockstep.recipe_file import load\ndef recipe(): return load({TINY!r}).override(steps=5)\n")
+    assert RunSpec(recipe=str(path)).load().steps == 5
+    assert RunSpec(recipe=str(path), epochs=2).load().steps is None
 
 
 def test_a_file_that_would_hide_a_module_is_refused(tmp_path: Path) -> None:

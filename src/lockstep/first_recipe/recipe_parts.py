@@ -33,13 +33,16 @@ class RecipeParts:
     functions: dict[str, RecipePart] = field(default_factory=dict)
     """`model`, `data`, `loss`, `optimizer`."""
     values: dict[str, ast.expr] = field(default_factory=dict)
-    """`global_batch`, `epochs`, `clip`, `collate`, `drop_last`."""
+    """`global_batch`, `epochs` or `steps`, `clip`, `collate`, `drop_last`."""
     missing: dict[str, str] = field(default_factory=dict)
     """Why a function was not found."""
     optional: dict[str, RecipePart] = field(default_factory=dict)
     """`schedule`; `eval_data` and `evaluate`, both or neither."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Why there is no `schedule` or no `evaluate`, where the script has one, or seems to have one."""
+
+    accumulated: str = ""
+    """Where several batches make a step, if they do: the script's batch is then not the global one."""
 
     def leave_out(self, name: str, reason: str) -> None:
         """Leave an optional part to the user."""

@@ -22,6 +22,14 @@ from lockstep.first_recipe.portable import Arguments, Portable, callee, unwrappe
 from lockstep.first_recipe.recipe_parts import RecipePart, RecipeParts, TrainingLoop
 from lockstep.first_recipe.scopes import Scope, own_nodes, read_names, scopes_of, statements_before
 from lockstep.first_recipe.slices import NotFound, Slicer, backward_slice
+from lockstep.first_recipe.step_loops import (
+    accumulation,
+    loops_around,
+    rate_by_hand,
+    steps_in,
+    undivided,
+    with_drawn_batch,
+)
 
 RUNS_ON_IMPORT = ("backward", "parse_args", "init_process_group", "fit")
 AROUND_A_LOADER = ("enumerate", "tqdm", "islice", "track", "iter", "prepare")
@@ -80,7 +88,9 @@ class TrainingScript:
             parts.functions["model"] = self.made({name}, ast.Name(name, ast.Load()), at_scope, at)
         with self._part(parts, "loss"):
             value = _differentiated(training.backward)
-            parts.functions["loss"] = self.of_a_batch(value, training.backward, (scope, loop), training.model)
+            part = self.of_a_batch(value, training.backward, (scope, loop), training.model)
+            part.value = undivided(part.value, accumulation(scope, loop, self._counts(loop, scope)))
+            parts.functions["loss"] = part
         with self._part(parts, "data"):
             parts.functions["data"] = self._data(scope, loop, parts)
         if "data" in parts.missing and "loss" in parts.functions:
@@ -204,11 +214,14 @@ class TrainingScript:
     ) -> RecipePart:
         """Return a function of the model and a batch that computes a value as a loop does before a node."""
         scope, loop = place
-        inside = backward_slice(read_names(value), statements_before(loop.body, at))
+        before, drawn = statements_before(loop.body, at), None
+        if self._counts(loop, scope):
+            before, drawn = with_drawn_batch(before)
+        inside = backward_slice(read_names(value), before)
         target = loop.target
         if callee(loop.iter) == "enumerate" and isinstance(target, ast.Tuple):
             target = target.elts[1]
-        given = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+        given = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)} | ({"batch"} if drawn else set())
         root = None if model is None else self.root(ast.Name(model[0], ast.Load()), *model[1:])[0]
         outside, renamed = set(), {}
         for name in inside.free - given:
@@ -220,7 +233,9 @@ class TrainingScript:
         statements = portable.statements(inside.statements)
         made = portable.expression(value)
         outside &= set().union(*(read_names(one) for one in statements), read_names(made))
-        if isinstance(target, ast.Name):
+        if drawn is not None:
+            pass  # the batch is where it was drawn
+        elif isinstance(target, ast.Name):
             batch = Portable(self.arguments, {target.id: "batch"})
             statements, made = batch.statements(statements), batch.expression(made)
         elif given & inside.free:
@@ -243,6 +258,12 @@ class TrainingScript:
     def _data(self, scope: Scope, loop: ast.For, parts: RecipeParts) -> RecipePart:
         made, where, at = self.loader(loop, scope)
         if callee(made) == "range":
+            drawn = with_drawn_batch(statements_before(loop.body, None))[1]
+            if drawn is not None:
+                raise NotFound(
+                    f"line {drawn.lineno} draws batches, {ast.unparse(drawn.value)}; here it is a dataset of single "
+                    "samples (`lockstep docs recipes`: a script that draws its own batches)"
+                )
             raise NotFound(f"line {loop.lineno} counts instead of reading a dataset")
         if isinstance(made, ast.Call) and callee(made) == "DataLoader":
             given = self.keywords(made, where, at)
@@ -293,24 +314,44 @@ class TrainingScript:
                 given |= {pair.arg: pair.value for pair in settings.keywords if pair.arg}
         return given
 
+    def _counts(self, loop: ast.For, scope: Scope) -> bool:
+        """Say whether a loop counts, in place of reading data."""
+        return callee(self.loader(loop, scope)[0]) == "range"
+
     def _numbers(self, scope: Scope, loop: ast.For, parts: RecipeParts) -> None:
-        """Find the epochs and the clipping."""
-        for node in own_nodes(loop):
+        """Find the length of the training and the clipping; say what a recipe has otherwise."""
+        loops, counts = loops_around(scope, loop), self._counts(loop, scope)
+        for node in own_nodes(loops[0]):
             if isinstance(node, ast.Call) and callee(node) == "clip_grad_norm_":
                 limit = node.args[1] if len(node.args) > 1 else node.keywords[0].value if node.keywords else None
                 if limit is not None:
                     parts.values["clip"] = self.portable.expression(self.root(limit, scope, loop)[0])
+        if (line := rate_by_hand(loops[0])) is not None:
+            by_step = "LambdaLR(optimizer, lambda step: factor) computes it by step"
+            parts.left_out["schedule"] = f"line {line} sets the learning rate by hand; {by_step}"
+        if (several := accumulation(scope, loop, counts)) is not None:
+            count = self.portable.expression(self._whole(several.batches, scope, loop))
+            parts.accumulated = f"line {several.line}: {ast.unparse(count)} batches make a step"
+            if "global_batch" in parts.values:
+                parts.values["global_batch"] = ast.BinOp(parts.values["global_batch"], ast.Mult(), count)
         with contextlib.suppress(NotFound):
-            parts.values["epochs"] = self._epochs(scope, loop)
+            if not counts:
+                parts.values["epochs"] = self._epochs(scope, loop)
+            elif isinstance(one := next(one for one in reversed(loops) if steps_in(one)), ast.For):
+                parts.values["steps"] = self._times(one, scope)
+
+    def _times(self, loop: ast.For, scope: Scope) -> ast.expr:
+        """Return how often a loop over `range` runs."""
+        counter = _inside(loop.iter)
+        if not isinstance(counter, ast.Call) or callee(counter) != "range":
+            raise NotFound(f"how often line {loop.lineno} runs")
+        return counted([self.portable.expression(self._whole(part, scope, loop)) for part in counter.args])
 
     def _epochs(self, scope: Scope, node: ast.AST) -> ast.expr:
         for one in scope.walk():
             around = isinstance(one, ast.For) and one is not node and any(inner is node for inner in ast.walk(one))
-            if isinstance(one, ast.For) and around and isinstance(one.iter, ast.Call):
-                counter = one.iter.args[0] if callee(one.iter) in AROUND_A_LOADER else one.iter
-                if isinstance(counter, ast.Call) and callee(counter) == "range":
-                    bounds = [self.portable.expression(self._whole(part, scope, one)) for part in counter.args]
-                    return counted(bounds)
+            if isinstance(one, ast.For) and around and callee(_inside(one.iter)) == "range":
+                return self._times(one, scope)
         caller, call = self.slicer.caller(scope)
         return self._epochs(caller, call)
 

@@ -39,6 +39,8 @@ class Trial:
     """Of an epoch; None for a stream that does not say."""
     epoch_steps: int | None
     """Batches of an epoch."""
+    batchnorm: bool
+    """Whether the model has layers that look at a whole batch."""
     random_data: bool
     """Whether the data is other data when it is made again, as it would be in each worker."""
 
@@ -69,6 +71,7 @@ def try_recipe(path: Path) -> Trial:
         recipe.global_batch,
         source.samples,
         steps or None,
+        any(isinstance(one, torch.nn.modules.batchnorm._BatchNorm) for one in model.modules()),
         _differ(first_samples(source, SAMPLES), first_samples(again, SAMPLES)),
     )
 

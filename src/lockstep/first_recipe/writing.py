@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from lockstep.first_recipe.evaluation_loops import LOSS
 from lockstep.first_recipe.recipe_parts import RecipePart, RecipeParts
@@ -45,11 +46,10 @@ COMMENTS = {
     "global_batch": "samples per step, over all workers together",
     "lanes": "slices of it: the same bits on any number of workers up to this; it must divide the batch",
     "epochs": "passes over the data",
+    "steps": "in place of epochs",
 }
-MORE = [
-    "# More fields: evaluate=, eval_data=, clip=, schedule=, collate=, stages=, seed=. A comment on each:",
-    "#     python -c 'import lockstep; help(lockstep.Recipe)'",
-]
+MORE = ("evaluate", "eval_data", "clip", "schedule", "collate", "drop_last", "stages", "seed")
+"""Fields that a recipe can have and need not."""
 DEFAULTS = {"global_batch": "64", "lanes": "4", "epochs": "1"}
 TO_WRITE = {
     "schedule": (
@@ -91,7 +91,7 @@ def empty_recipe(file: Path) -> str:
         "import lockstep",
     ]
     functions = [_function(name, [*EXAMPLE_LINES.get(name, []), f"return {EXAMPLES[name]}"]) for name in FUNCTIONS]
-    return "\n".join([*head, "", *functions, _recipe({}, MORE)])
+    return "\n".join([*head, "", *functions, _recipe({}, [])])
 
 
 def recipe_of(script: TrainingScript, path: Path, parts: RecipeParts, facts: DataFacts = NOT_TRIED) -> str:
@@ -119,6 +119,7 @@ def recipe_of(script: TrainingScript, path: Path, parts: RecipeParts, facts: Dat
     if facts.seeded:
         every.append([ast.parse("torch")])
     values["lanes"] = str(lanes_of(facts.batch))
+    comments = _comments(path, parts)
     imports, copies = _imports(script, path, every)
     taken = set().union(*(assigned_names(ast.parse(text)) for text in [*imports, *copies, *setup]))
     functions = [_function(name, body, where, taken) for name, (body, where) in bodies.items()]
@@ -135,7 +136,7 @@ def recipe_of(script: TrainingScript, path: Path, parts: RecipeParts, facts: Dat
         *(["", *setup] if setup else []),
     ]
     text = "\n".join(
-        [*head, "", *functions, _recipe(values, [*_to_write(path, parts), *MORE], taken, list(parts.optional))]
+        [*head, "", *functions, _recipe(values, _to_write(path, parts), taken, list(parts.optional), comments)]
     )
     return text.replace(LOSS, _signature("loss", taken).partition("(")[0])
 
@@ -287,16 +288,30 @@ def _function(name: str, body: Iterable[str], where: str = "", taken: Iterable[s
     return f"\ndef {signature}:\n{textwrap.indent(inside, '    ')}\n"
 
 
+def _comments(path: Path, parts: RecipeParts) -> dict[str, str]:
+    """Return what is said of numbers that the script has otherwise, or not at all."""
+    guess = "" if "global_batch" in parts.values else f"a guess, not found in {path.name}"
+    remarks = [remark for remark in (guess, parts.accumulated) if remark]
+    return {"global_batch": "; ".join([COMMENTS["global_batch"], *remarks])} if remarks else {}
+
+
 def _recipe(
-    values: dict[str, str], more: Iterable[str], taken: Iterable[str] = (), optional: Iterable[str] = ()
+    values: dict[str, str],
+    more: Iterable[str],
+    taken: Iterable[str] = (),
+    optional: Sequence[str] = (),
+    comments: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Return the function that says what is trained."""
     lines = [f"{field}={_signature(field, taken).partition('(')[0]}," for field in (*FUNCTIONS, *optional)]
-    numbers = {**DEFAULTS, **values}
-    width = max(len(f"{name}={numbers[name]},") for name in COMMENTS)
+    numbers = {**{name: one for name, one in DEFAULTS.items() if name != "epochs" or "steps" not in values}, **values}
+    said = {**COMMENTS, **comments}
+    width = max(len(f"{name}={numbers[name]},") for name in COMMENTS if name in numbers)
     for name, value in numbers.items():
         text = f"{name}={value},"
-        lines.append(f"{text:<{width}}  # {COMMENTS[name]}" if name in COMMENTS else text)
+        lines.append(f"{text:<{width}}  # {said[name]}" if name in said else text)
+    others = ", ".join(name for name in MORE if name not in {*values, *optional})
+    more = [*more, f"# More fields: {others}; what each means: lockstep docs recipes"]
     inside = "\n".join(f"        {line}" for line in [*lines, *more])
     return (
         '\ndef recipe():\n    """Say what is trained; nothing here says on how many workers."""\n'

@@ -95,6 +95,8 @@ class RunSpec(Settings):
         """Load the recipe with this run's changes applied."""
         changes = {name: getattr(self, name) for name in ("epochs", "global_batch", "seed")}
         recipe = load(self.recipe, self.data).override(**changes, drop_last=self.drop_last or None)
+        if self.epochs is not None:
+            recipe = replace(recipe, steps=None)
         default = self.default_lanes if recipe.lanes is None else None
         return recipe.override(lanes=default if self.lanes is None else self.lanes)
 
@@ -103,7 +105,8 @@ class RunSpec(Settings):
         from lockstep.data.source import open_source
 
         source = open_source(data, recipe.collate, recipe.global_batch)
-        steps = self.most_steps if self.steps is None and source.samples is None else self.steps
+        endless = source.samples is None and recipe.steps is None
+        steps = self.most_steps if self.steps is None and endless else self.steps
         recipe = recipe.override(drop_last=source.drop_last or None)
         asked = plan(recipe, workers=self.workers, replicas=self.replicas, samples=source.samples, steps=steps)
         return asked if self.most_steps is None else replace(asked, steps=min(asked.steps, self.most_steps))

@@ -60,6 +60,13 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "data": "Subset",
         "optimizer": "SGD",
     },
+    "accumulates": {
+        "global_batch": 32,
+        "epochs": 3,
+        "model": "Sequential",
+        "data": "TensorDataset",
+        "optimizer": "SGD",
+    },
     "plateau": {"global_batch": 8, "epochs": 4, "model": "Linear", "data": "TensorDataset", "optimizer": "Adam"},
     "config_in_trainer": {
         "global_batch": 24,
@@ -119,6 +126,36 @@ def test_the_loss_is_the_scripts(cli: CommandLine, tmp_path: Path, monkeypatch: 
     assert (group["lr"], group["weight_decay"]) == (1e-3, 0.1)
 
 
+def test_accumulated_batches_are_one_step(cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of a recipe is that of its batch, not a part of it."""
+    recipe = made_from("accumulates", cli, tmp_path, monkeypatch)
+    batch, model = (torch.randn(8, 6), torch.randn(8, 1)), recipe.model()
+    assert torch.equal(
+        torch.as_tensor(recipe.loss(model, batch)), torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+    )
+
+
+def test_a_script_that_draws_its_own_batches(cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are no epochs, clipping is around the inner loop, and what is left to the user is said."""
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copy(SCRIPTS / "draws_batches.py", tmp_path / "draws_batches.py")
+    done = cli("init", "draws_batches.py")
+    assert done.code == 0, done.text
+    for line in (
+        "data       not found: line 42 draws batches, get_batch('train'); here it is a dataset of single samples",
+        "schedule   left out: line 39 sets the learning rate by hand",
+        "global_batch  not found, so 64 stands there: set it; line 41: Config().grad_accum batches make a step",
+        "It is not complete: write make_data() in draws_batches_recipe.py, then type:",
+    ):
+        assert line in done.out
+    recipe = load(str(tmp_path / "draws_batches_recipe.py"))
+    assert (recipe.steps, recipe.epochs, recipe.clip) == (60, 1, 1.0)
+    batch, model = (torch.randn(8, 24), torch.randn(8)), recipe.model().eval()
+    assert torch.equal(
+        torch.as_tensor(recipe.loss(model, batch)), torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+    )
+
+
 def test_the_model_is_made_anew(cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script that makes its model at its top has one; a recipe makes one after each seed."""
     recipe = made_from("model_at_top", cli, tmp_path, monkeypatch)
@@ -146,14 +183,14 @@ OWN_SAMPLES = """
 import torch
 from torch import nn
 
-def get_batch():
+def draw():
     return torch.randn(32, 4), torch.randn(32, 1)
 
 def main():
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(100):
-        x, y = get_batch()
+        x, y = draw()
         loss = nn.functional.mse_loss(model(x), y)
         loss.backward()
         optimizer.step()
@@ -165,7 +202,7 @@ def test_a_loss_that_draws_its_own_samples_is_left_to_the_user(cli: CommandLine,
     (tmp_path / "draws.py").write_text(OWN_SAMPLES)
     done = cli("init", "draws.py")
     assert "loss       not found: line 14 has its own samples; here they come from make_data(), as batch" in done.out
-    assert "get_batch" not in (tmp_path / "draws_recipe.py").read_text()
+    assert "draw()" not in (tmp_path / "draws_recipe.py").read_text()
 
 
 def test_what_is_not_found_is_said_and_left_to_the_user(cli: CommandLine, tmp_path: Path) -> None:
