@@ -193,9 +193,8 @@ class Letters(IterableDataset[str]):
 def test_streams_are_data() -> None:
     for data in (Letters, Letters(), lambda: Letters()):
         assert list(plain(data=data).dataset()) == ["a", "b", "c"]
-    with pytest.raises(BadInput, match=r"a stream without __len__, .*: give --steps N, or steps=N in the recipe, or add"):
-        BadInput, match=r"a stream without __len__, .*: give --steps N, or steps=N in the recipe, or add __len__"
-    ):
+    words = r"a stream without __len__, .*: give --steps N, or steps=N in the recipe, or add __len__"
+    with pytest.raises(BadInput, match=words):
         plan(plain(), workers=1, samples=None)
     assert plan(plain(), workers=1, samples=None, steps=9).steps == 9
 
