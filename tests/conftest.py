@@ -42,7 +42,9 @@ APART = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="also run the tests marked soak, see scripts/soak-tests")
     parser.addoption(
-        "--thinner", action="store_true", help="of the tests marked thinned, run a third: on another torch"
+        "--thinner",
+        action="store_true",
+        help="of the tests marked thinned, run a fifth: on another torch, or on pretend devices",
     )
 
 
@@ -52,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Each of the processes that run tests has services of its own, started when it first needs them.
     """
     for item in items:
-        _thin_out(item, thinner=3 if config.getoption("--thinner") else 1)
+        _thin_out(item, thinner=5 if config.getoption("--thinner") else 1)
     if not config.getoption("--soak"):
         soak = {item for item in items if item.get_closest_marker("soak")}
         config.hook.pytest_deselected(items=list(soak))

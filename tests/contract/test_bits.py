@@ -56,7 +56,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
         yield started, hosts
 
 
-@pytest.mark.thinned("group", 4)
+@pytest.mark.thinned("group", 6)
 @pytest.mark.parametrize("name", NAMES)
 def test_processes(name: str, group: tuple[Ranks, list[int]]) -> None:
     ranks, hosts = group

@@ -59,7 +59,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
         yield started, hosts
 
 
-@pytest.mark.thinned("group", 2)
+@pytest.mark.thinned("group", 4)
 @pytest.mark.parametrize("name", NAMES)
 def test_single_then_processes_then_threads(name: str, group: tuple[Ranks, list[int]], tmp_path: Path) -> None:
     ranks, hosts = group

@@ -32,6 +32,7 @@ def test_a_program_that_fails_is_an_error() -> None:
         start_ranks({**PLAN, "elements": -1})
 
 
+@pytest.mark.soak  # the quick form of the benchmark does it too
 def test_the_program_prints_one_line_of_json() -> None:
     plan = {**PLAN, "ranks": 2}
     command = [sys.executable, "-m", "lockstep.bench.ranks.data.starting", json.dumps(plan)]
@@ -49,6 +50,7 @@ def test_ranks_from_a_fork_server() -> None:
     assert started["descriptors"] < 50
 
 
+@pytest.mark.soak  # the quick form of the benchmark does it too
 def test_a_small_training_ends_by_hand() -> None:
     assert isinstance(by_hand(OURS, 200, 8), float)
 

@@ -55,6 +55,7 @@ def test_side_by_side(tmp_path: Path, cli: CommandLine) -> None:
     assert not (tmp_path / "out" / "torch-ddp-2" / "final.safetensors").exists(), "the weights are kept once per way"
 
 
+@pytest.mark.soak  # docs/compare.md has one
 def test_a_sweep_over_lanes(tmp_path: Path, cli: CommandLine) -> None:
     options = ["--lanes", "2,4", "--workers", "2", "--steps", "3", "--repeats", "1", "--strategies", "single,ddp"]
     done = cli.apart("compare", "mlp", *options, "--json", "--out", "out")
@@ -148,6 +149,7 @@ def test_interrupted_it_reports_and_resume_goes_on(number: signal.Signals, tmp_p
     assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
 
 
+@pytest.mark.soak  # the guide does it step by step
 def test_a_new_users_recipe_goes_to_a_report_with_one_command(tmp_path: Path, cli: CommandLine) -> None:
     recipe = tmp_path / "my_recipe.py"
     recipe.write_text(EXAMPLE.read_text())

@@ -145,12 +145,18 @@ CHECKS: dict[str, Callable[[Done, Path], None]] = {
 }
 
 
+SOAKED = ("A peer", "A chart")
+"""Each trains and compares; the others run always."""
+
+
 def test_every_example_is_followed() -> None:
     assert list(EXAMPLES) == list(CHECKS)
 
 
 @pytest.mark.timeout(SECONDS + 60)
-@pytest.mark.parametrize("title", CHECKS)
+@pytest.mark.parametrize(
+    "title", [pytest.param(title, marks=pytest.mark.soak) if title in SOAKED else title for title in CHECKS]
+)
 def test_example(title: str, tmp_path: Path) -> None:
     done = follow(EXAMPLES[title], tmp_path)
     CHECKS[title](done, tmp_path / "work")

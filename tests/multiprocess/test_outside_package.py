@@ -38,6 +38,7 @@ def test_its_launcher_starts_the_workers(tmp_path: Path, env: dict[str, str], cl
     assert len(run.steps) == 2
 
 
+@pytest.mark.soak  # each of its parts is tried above
 def test_all_of_it_side_by_side_with_a_damaged_package(tmp_path: Path, env: dict[str, str], cli: CommandLine) -> None:
     toy.write_metadata(tmp_path / "site", "lockstep-damaged", {"lockstep.strategies": {"damaged": "gone:STRATEGY"}})
     command = ("compare", TINY, *SHORT, "--strategies", "toy,toy-peer,damaged", "--launcher", "toy")

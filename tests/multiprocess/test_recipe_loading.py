@@ -39,7 +39,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
         pytest.param("spawn", "", marks=pytest.mark.soak),
         ("spawn", "spawn"),
         pytest.param("spawn", "forkserver", marks=pytest.mark.soak),
-        ("dp", ""),
+        pytest.param("dp", "", marks=pytest.mark.soak),
         pytest.param("single", "spawn", marks=pytest.mark.soak),
         pytest.param("torchrun", "spawn", marks=pytest.mark.soak),
     ],

@@ -12,6 +12,7 @@ from tests.commands import CommandLine
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.soak  # another project's program, which is slow to start
 def test_a_run_is_kept_for_weights_and_biases(tmp_path: Path, cli: CommandLine) -> None:
     pytest.importorskip("wandb")
     arguments = ["--steps", "6", "--eval-every", "3", "--threads", "1"]

@@ -269,8 +269,8 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
     [
         ("mlp", 1),
         pytest.param("cifar100", 1, marks=SOAK),
-        ("cifar100", 2),
-        ("cifar100:float64", 1),
+        pytest.param("cifar100", 2, marks=SOAK),
+        pytest.param("cifar100:float64", 1, marks=SOAK),
         ("cifar100:float64", 2),
     ],
 )
