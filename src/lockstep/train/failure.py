@@ -140,7 +140,7 @@ def _silent(folder: Path, ranks: Sequence[int], exits: Mapping[int, int], hosts:
     host = header.host if header else hosts.get(rank, socket.gethostname())
     text = how_it_ended(exits[rank]) if rank in exits else "the process ended without a word"
     if others:
-        text += f"\nrank {', '.join(map(str, others))} left no note either: the launcher ended it, or it went first"
+        text += f"\nrank {', '.join(map(str, others))} left no note either: it was ended because of this, or went first"
     # A line is written when a step is done, so the one that was being computed is the next.
     step = steps[-1].step + 1 if steps else (0 if lines else -1)
     return Failure(rank=rank, host=host, step=step, kind="silent", text=text, time=time.time())
