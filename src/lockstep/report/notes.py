@@ -21,6 +21,8 @@ OUTLIER = 1.5
 """A repeat that took so many times the median of the others is marked."""
 ACCOUNTED = 0.05
 """The share of a step that may go unexplained."""
+COMPUTES, CROWDED, LOOKS = 0.8, 0.7, 3
+"""Ranks of one thread that compute for such a share of a step, and got less of a CPU in so many looks, were crowded."""
 ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+ (?:bytes|[KMGT]iB))")
 LEANER = "lockstep fit shows what fits; try more --lanes (less at a time), a smaller --global-batch, or a smaller model"
 STEADIER = "seed the recipe's own random numbers, and leave out what depends on time or threads"
@@ -36,6 +38,7 @@ def notes(row: Row, runs: Sequence[FinishedRun], first: FinishedRun | None, why_
     if any(run.setup.resumed for run in runs):
         lines.append("it was interrupted and resumed: its time and throughput are those of the last attempt")
     lines += slow_repeats(runs)
+    lines += _crowded(row, runs)
     if told := unsteady(runs):
         lines.append(f"{told}: {STEADIER if promises_bits(row.strategy) else f'{row.strategy} promises no more'}")
     if row.unaccounted is not None and abs(row.unaccounted) > ACCOUNTED:
@@ -61,6 +64,19 @@ def slow_repeats(runs: Sequence[FinishedRun]) -> list[str]:
             times = seconds / statistics.median(others)
             lines.append(f"repeat {place + 1} took {times:.1f} times the others' time: kept, see the spread")
     return lines
+
+
+def _crowded(row: Row, runs: Sequence[FinishedRun]) -> list[str]:
+    """Say if ranks that compute nearly all the time did not get the CPU that each of them needs."""
+    whole = sum(row.parts.values())
+    computes = (row.parts["forward"] + row.parts["backward"]) / whole if whole else 0.0
+    looks = [line.cpus for run in runs for lines in run.usage for line in lines]
+    alone = row.threads == 1 and all(len(run.usage) == row.workers and run.result.device == "cpu" for run in runs)
+    if not alone or computes < COMPUTES or len(looks) < LOOKS or (share := statistics.median(looks)) >= CROWDED:
+        return []
+    return [
+        f"it computes for {computes:.0%} of a step and got {share:.2f} of a CPU per rank: other programs ran beside it"
+    ]
 
 
 def reason(text: str, folder: Path | None = None) -> str:

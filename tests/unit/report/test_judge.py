@@ -13,6 +13,7 @@ from lockstep.report.files import json_text
 from lockstep.report.notes import LEANER, STEADIER, reason
 from lockstep.report.rows import summarise
 from lockstep.train.out_of_memory import ADVICE
+from lockstep.train.schema.rank_jsonl import UsageLine
 from tests.unit.report.causes import compared, parts, run, way
 
 SINGLE = run("single", ranks=[parts(forward=60, backward=120)])
@@ -202,3 +203,11 @@ def test_plain_values_for_json() -> None:
 
 def test_the_title_says_what_was_asked_for_if_nothing_ran() -> None:
     assert heading("mlp: 4 lanes", [way("dp", why_not="no")]) == "mlp: 4 lanes"
+
+
+@pytest.mark.parametrize(("cpus", "said"), [((0.5, 0.4, 0.6), True), ((0.99, 0.97, 0.4), False), ((0.1, 0.1), False)])
+def test_a_crowded_machine_is_told(cpus: tuple[float, ...], said: bool) -> None:
+    lines = tuple(UsageLine(time=float(at), cpus=one, memory=1) for at, one in enumerate(cpus))
+    (row,) = compared(replace(SINGLE, usage=(lines,))).rows
+    told = "it computes for 95% of a step and got 0.50 of a CPU per rank: other programs ran beside it"
+    assert (told in row.notes) is said
