@@ -39,7 +39,7 @@ from lockstep.bench.contract import (
 )
 from lockstep.bench.contract.cells import cell_text, figure_texts, number
 from lockstep.bench.contract.console_tables import show
-from lockstep.bench.contract.doc_tables import blocks, fill, named_table
+from lockstep.bench.contract.doc_tables import MarkedBlock, blocks, fill, named_table
 from lockstep.bench.contract.figure_files import fill_pages
 from lockstep.errors import BadInput
 
@@ -260,6 +260,9 @@ def test_marked_blocks_are_made_from_results() -> None:
     inside = f"{named_table(made, 'times')}\n\n{named_table(made, 'figures')}"
     assert filled == PAGE.replace("old", inside)
     assert fill(filled, {"toy": made}) == filled
+    empty = "<!-- bench toy: figures -->\n<!-- /bench -->\n"
+    assert blocks(empty) == [MarkedBlock("toy", ("figures",))]
+    assert fill(empty, {"toy": made}).splitlines()[1:-1] == named_table(made, "figures").splitlines()
 
 
 def test_pages_are_filled_from_saved_results(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from lockstep.bench.contract.measurements import Result, Table
 from lockstep.errors import BadInput
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
-BLOCK = re.compile(r"(<!-- bench (?P<name>[\w-]+): (?P<tables>[\w -]+?) -->\n).*?(\n<!-- /bench -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(?P<begin><!-- bench (?P<name>[\w-]+): (?P<tables>[\w -]+?) -->\n)(?:.*?\n)??(?P<end><!-- /bench -->)", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ def fill(text: str, results: Mapping[str, Result]) -> str:
         result = results.get(match["name"])
         if result is None:
             return match[0]
-        return match[1] + "\n\n".join(named_table(result, name) for name in match["tables"].split()) + match[4]
+        tables = "\n\n".join(named_table(result, name) for name in match["tables"].split())
+        return f"{match['begin']}{tables}\n{match['end']}"
 
     return BLOCK.sub(made, text)
 
