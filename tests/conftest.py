@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--thinner",
         action="store_true",
-        help="of the tests marked thinned, run a fifth: on another torch, or on pretend devices",
+        help="of the tests marked thinned, run half of the first value's, and fewer of the others': elsewhere all run",
     )
 
 
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Each of the processes that run tests has services of its own, started when it first needs them.
     """
     for item in items:
-        _thin_out(item, thinner=5 if config.getoption("--thinner") else 1)
+        _thin_out(item, thinner=config.getoption("--thinner"))
     if not config.getoption("--soak"):
         soak = {item for item in items if item.get_closest_marker("soak")}
         config.hook.pytest_deselected(items=list(soak))
@@ -66,14 +66,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
-def _thin_out(item: pytest.Item, thinner: int) -> None:
-    """Leave some combinations of parameters to the soak: every value of each still runs, with several of the others."""
+def _thin_out(item: pytest.Item, *, thinner: bool) -> None:
+    """Leave some combinations of parameters to the soak: every value of each still runs, with several of the others.
+
+    `thinner`: on another torch or device, where that is not asked of every value.
+    """
     thinned = item.get_closest_marker("thinned")
     if thinned is None or not isinstance(item, pytest.Function):
         return
     first, every = thinned.args
     places = item.callspec.indices
-    if places[first] and sum(places.values()) % (every * thinner):
+    others, own = (5 * every, 2) if thinner else (every, 1)
+    if sum(places.values()) % (others if places[first] else own):
         item.add_marker(pytest.mark.soak)
 
 
