@@ -37,7 +37,7 @@ from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backwar
 from lockstep.strategies.flat_model import FlatModel, ModelLayout, Total
 from lockstep.strategies.merging import lazy_zeros
 from lockstep.strategies.sliced_optimizer import GradientRun
-from lockstep.torch_compat.optimizers import has_step_hooks
+from lockstep.torch_compat.optimizers import count_as_stepped, has_step_hooks
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -183,6 +183,7 @@ class ExactWorker:
             clock.lap(self._exchanging)
             self._update(reduced, clock)
         if self.schedule is not None:
+            count_as_stepped(self.optimizer)
             self.schedule.step()
         clock.lap("optimizer")
         self._share(int((table[:, 1] > 0).sum()))

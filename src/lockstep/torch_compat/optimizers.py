@@ -1,4 +1,4 @@
-"""Of torch.optim: state that an optimizer makes when it is constructed, and hooks around its steps."""
+"""Of torch.optim: the state that an optimizer begins with, hooks around its steps, and what schedules note."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def has_step_hooks(optimizer: Optimizer) -> bool:
     own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     every = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
     return any((*own, *every))
+
+
+def count_as_stepped(optimizer: Optimizer) -> None:
+    """Let a schedule advance without a warning on a worker that had nothing to update, and so did not step."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
