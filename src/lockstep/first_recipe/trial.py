@@ -51,6 +51,7 @@ def try_recipe(path: Path) -> Trial:
 
     from lockstep.data.source import first_samples, open_source
 
+    batchnorm = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
     recipe = load(str(path))
     torch.manual_seed(recipe.seed)
     model = recipe.model()
@@ -71,7 +72,7 @@ def try_recipe(path: Path) -> Trial:
         recipe.global_batch,
         source.samples,
         steps or None,
-        any(isinstance(one, torch.nn.modules.batchnorm._BatchNorm) for one in model.modules()),
+        any(isinstance(one, batchnorm) for one in model.modules()),
         _differ(first_samples(source, SAMPLES), first_samples(again, SAMPLES)),
     )
 
