@@ -337,7 +337,7 @@ class TrainingScript:
         with contextlib.suppress(NotFound):
             if not counts:
                 parts.values["epochs"] = self._epochs(scope, loop)
-            elif isinstance(one := next(one for one in reversed(loops) if steps_in(one)), ast.For):
+            elif isinstance(one := next((one for one in reversed(loops) if steps_in(one)), None), ast.For):
                 parts.values["steps"] = self._times(one, scope)
 
     def _times(self, loop: ast.For, scope: Scope) -> ast.expr:

@@ -205,6 +205,14 @@ def test_a_loss_that_draws_its_own_samples_is_left_to_the_user(cli: CommandLine,
     assert "draw()" not in (tmp_path / "draws_recipe.py").read_text()
 
 
+def test_a_loop_that_counts_and_updates_by_hand(cli: CommandLine, tmp_path: Path) -> None:
+    """Nothing steps in it, so nothing says how many steps there are."""
+    (tmp_path / "by_hand.py").write_text(OWN_SAMPLES.replace("optimizer.step()", "model.weight.data -= 0.1"))
+    done = cli("init", "by_hand.py")
+    assert done.code == 0, done.text
+    assert "steps=" not in (tmp_path / "by_hand_recipe.py").read_text()
+
+
 def test_what_is_not_found_is_said_and_left_to_the_user(cli: CommandLine, tmp_path: Path) -> None:
     text = (SCRIPTS / "step_function.py").read_text().replace("for batch in loader", "for batch in range(9)")
     (tmp_path / "counting.py").write_text(text)
