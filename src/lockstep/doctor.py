@@ -11,6 +11,7 @@ from lockstep.errors import BadInput
 from lockstep.registry import LAUNCHERS, PEERS, STRATEGIES, Description, Registry
 from lockstep.train.spec import versions
 from lockstep.world.detect import conflicts, detect
+from lockstep.world.place import Place
 from lockstep.world.resources import choose_threads, usable_cpus
 from lockstep.world.worker_device import VISIBLE, choose_device
 
@@ -38,7 +39,7 @@ def examine(env: Mapping[str, str] = os.environ, device_asked: str = "auto") -> 
         "local_size": place.local_size,
         "node": place.node,
         "nodes": place.nodes,
-        "rendezvous": _meeting(place.rendezvous, place.head, place.port, place.size),
+        "rendezvous": _meeting(place),
         "device": device,
         "devices": devices_here(),
         "hidden_devices": {name: env[name] for name in VISIBLE if name in env},
@@ -55,12 +56,14 @@ def examine(env: Mapping[str, str] = os.environ, device_asked: str = "auto") -> 
     }
 
 
-def _meeting(rendezvous: str | None, head: str | None, port: int | None, size: int) -> str:
-    if size == 1:
+def _meeting(place: Place) -> str:
+    if place.size == 1:
         return "none needed"
-    if rendezvous:
-        return rendezvous
-    return f"{head or '127.0.0.1'}:{port or 'a port derived from the job'}"
+    if place.rendezvous:
+        return place.rendezvous
+    if place.port is None and place.nodes == 1 and place.hosts_known:
+        return "a socket of this host without a port"
+    return f"{place.head or '127.0.0.1'}:{place.port or 'a port derived from the job'}"
 
 
 def _backend(device: str) -> str:

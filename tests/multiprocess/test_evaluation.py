@@ -187,13 +187,22 @@ def test_a_metric_that_is_not_there_is_named_before_the_first_step(tmp_path: Pat
 
 @pytest.mark.parametrize("strategy", ["layers", "pipeline"])
 def test_a_cut_model_is_evaluated_and_followed_alike(tmp_path: Path, plain: FinishedRun, strategy: str) -> None:
-    """The last stage has the metrics, the first one writes, calls back and decides when to stop."""
+    """The last stage has the metrics, the first one writes, calls back and decides when to stop.
+
+    The recipe's evaluation calls the model twice, once through its loss.
+    """
     options: dict[str, Any] = {"eval_every": 3, "keep_best": "accuracy", "monitored": True, "tensorboard": True}
-    whole = train(tmp_path / "whole", ":simple", **options)
-    cut = train(tmp_path / "cut", ":simple", **options, strategy=strategy, workers=2, launcher="spawn")
+    whole = train(tmp_path / "whole", ":also_by_loss", **options)
+    cut = train(tmp_path / "cut", ":also_by_loss", **options, strategy=strategy, workers=2, launcher="spawn")
     assert cut.result.digest == whole.result.digest == plain.result.digest
     assert [line.metrics for line in cut.evaluations] == [line.metrics for line in whole.evaluations]
     assert cut.result.best == whole.result.best
     weights = [load_file(run.folder / "best.safetensors") for run in (cut, whole)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
     assert len((cut.folder / "StepDone.jsonl").read_text().splitlines()) == STEPS
+
+
+def test_an_evaluation_that_a_cut_model_cannot_do_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"must call model\(\.\.\.\) just once"):
+        train(tmp_path / "out", ":calls_with_other_values", strategy="layers", workers=2, launcher="spawn")
+    assert not steps_of(read_rank(rank_path(tmp_path / "out", 1)))

@@ -18,6 +18,8 @@ from lockstep.report.collect import FinishedRun, read_finished
 from lockstep.train.spec import RunSpec
 from lockstep.world.addresses import free_port
 from tests.commands import BIN, TINY, CommandLine, Done, Marked, finish
+from tests.documentation.blocks import blocks
+from tests.documentation.printed import missing_lines
 from tests.multiprocess.test_scripts import launcher
 from tests.services import require
 from tests.system.host_names import names_for
@@ -78,6 +80,9 @@ def test_launched(name: str, alone: float, request: pytest.FixtureRequest, tmp_p
     nodes = ["--nodes", "2"] if name == "srun" else []
     done = marked.run([*command, *nodes, "--framework", "tensorflow", EXAMPLE], tmp_path)
     check(done, alone, name)
+    if name == "spawn":
+        [shown] = [block for block in blocks(ROOT / "docs" / "guide" / "12-tensorflow.md") if block.language == "text"]
+        assert missing_lines(shown.text, done.out) == []
     assert marked.survivors() == []
 
 

@@ -22,7 +22,7 @@ def runs_table(runs: Sequence[ListedRun], folder: Path) -> Table:
     table = Table(title=f"runs in {escape(str(folder))}", title_justify="left", title_style="bold")
     for heading in ("run", "state", "recipe", "strategy"):
         table.add_column(heading, overflow="fold")
-    for heading in ("workers", "step", "loss", "digest", "size", "started"):
+    for heading in ("workers", "threads", "step", "loss", "digest", "size", "started"):
         table.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
         table.add_row(*row(run, folder))
@@ -40,6 +40,7 @@ def row(run: ListedRun, folder: Path) -> list[str]:
         escape(run.recipe) or NONE,
         run.strategy or NONE,
         str(run.workers) if known else NONE,
+        str(run.threads) if known else NONE,
         f"{run.steps}/{run.planned}" if known else NONE,
         NONE if run.loss is None else f"{run.loss:.4f}",
         run.digest[:SHOWN_DIGITS] or NONE,

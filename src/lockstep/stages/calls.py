@@ -26,15 +26,23 @@ class Moment(NamedTuple):
     def of(cls, value: Any) -> Moment:
         """Look at a value now."""
         leaves = tuple(_leaves(value))
-        return cls(leaves, tuple(version(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves))
+        return cls(leaves, _versions(leaves))
 
     def same(self, other: Moment) -> bool:
         """Say whether nothing was replaced or changed in place between the two."""
-        return (
-            len(self.leaves) == len(other.leaves)
-            and self.versions == other.versions
-            and all(_is(one, another) for one, another in zip(self.leaves, other.leaves, strict=True))
-        )
+        return self.versions == other.versions and self.matches(other, is_same)
+
+    def unchanged(self) -> bool:
+        """Say whether no tensor of it was changed in place since then."""
+        return self.versions == _versions(self.leaves)
+
+    def matches(self, other: Moment, alike: Callable[[Any, Any], bool]) -> bool:
+        """Say whether the two have the same form, and pairs of leaves that are alike."""
+        return len(self.leaves) == len(other.leaves) and all(map(alike, self.leaves, other.leaves))
+
+
+def _versions(leaves: tuple[Any, ...]) -> tuple[int | None, ...]:
+    return tuple(version(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -50,7 +58,8 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _is(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
+    """Say whether two leaves are one object, or the same plain value."""
     return one is other or (type(one) is type(other) and isinstance(one, int | float | str) and one == other)
 
 

@@ -26,8 +26,8 @@ Example = Callable[[nn.Module], Tensor]
 
 
 CALLED_ONCE = (
-    "with stages, loss(model, batch) must call model(...) just once, and this one calls it {}: put what it does into "
-    "the model's forward, or use ddp"
+    "with stages, a function of model and batch must call model(...) just once (evaluate also again, with the same "
+    "arguments), and this one calls it {}: put what it does into the model's forward, or use ddp"
 )
 
 

@@ -133,11 +133,16 @@ def _between(
     records: Records,
     stop: StopSignal | None,
 ) -> Between:
-    """Make what works between the steps; refuse a metric that there is not, before hours of training."""
+    """Make what works between the steps; refuse a metric that there is not, before hours of training.
+
+    And an evaluation that cannot be done on a model that is cut.
+    """
     folder, watch = records.path.parent, MetricWatch(spec, records.path.parent, recipe.name, trainer)
     evaluations = Evaluations(spec, recipe, plan, records)
     if trainer.best is not None:
         watch.check(trainer, evaluations.names(trainer))
+    elif trainer.mesh.stages > 1 and recipe.evaluate is not None:
+        evaluations.names(trainer)
     return Between(
         trainer=trainer,
         steps=plan.steps,

@@ -36,9 +36,10 @@ def killed(folder: Path) -> Path:
 
 
 def test_a_run_that_is_done(tmp_path: Path) -> None:
-    run = listed(make_run(tmp_path / "a", strategy="ddp", workers=2))
+    run = listed(make_run(tmp_path / "a", strategy="ddp", workers=2, threads=3))
     result = read_result(tmp_path / "a")
     assert run.state is State.done
+    assert run.threads == 3
     assert (run.recipe, run.strategy, run.workers, run.steps, run.planned) == ("tiny", "ddp", 2, 6, 6)
     assert run.loss == 2.0
     assert run.digest == getattr(result, "digest", None)
