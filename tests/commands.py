@@ -46,6 +46,12 @@ class Done:
         return f"exit code {self.code}\n{self.out}\n{self.err}"
 
 
+def _as_from_a_terminal() -> None:
+    """Let signals do what they do: where tests run in the background or under nohup, some are ignored, and stay so."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Marked:
     """An environment that every process started from it carries, so that survivors can be found."""
 
@@ -66,8 +72,7 @@ class Marked:
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # As from a terminal: where the tests run in the background, Ctrl-C is ignored and would stay so.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=_as_from_a_terminal,
         )
 
     def run(self, command: Sequence[str], cwd: Path, seconds: float = SECONDS) -> Done:

@@ -72,7 +72,7 @@ def ways(size: int) -> list[dict[str, Any]]:
     return whole + ([{**way, "stages": 2} for way in whole[:3]] if size == 4 else [])
 
 
-@pytest.mark.thinned("ranks", 6)
+@pytest.mark.thinned("ranks", 9)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cut_changes_no_bit(name: str, ranks: Ranks) -> None:
     digest, losses = reference(name)

@@ -133,7 +133,7 @@ def stages(request: pytest.FixtureRequest) -> Iterator[Ranks]:
         yield started
 
 
-@pytest.mark.thinned("ranks", 3)
+@pytest.mark.thinned("ranks", 6)
 @pytest.mark.parametrize("name", SHARDED)
 def test_fsdp_is_near_one_device_also_in_a_short_batch(name: str, ranks: Ranks) -> None:
     losses, state = reference(name, 100)

@@ -72,6 +72,8 @@ def _with_runs(arguments: list[str], folder: Path, newest: Callable[[], str]) ->
 
 TAKES_ONE = ("--steps", "--epochs", "--repeats", "--time-limit", "--checkpoint-every", "--eval-every", "--patience")
 MOST_WORKERS = 2
+MOST_WAYS, MOST_LANES = 3, 2
+"""Of a comparison: tests/multiprocess/test_compare.py and test_stock.py have all ways side by side."""
 OTHER_TRAINERS = ("lightning", "accelerate", "tensorflow")
 """tests/multiprocess/test_peers.py trains with them."""
 
@@ -90,7 +92,9 @@ def _quick(arguments: list[str], resumed: int) -> list[str]:
             kept += [word, *often] if often else []
         elif word == "--strategies":
             names = [name for name in next(words).split(",") if name not in OTHER_TRAINERS]
-            kept += [word, ",".join(names)]
+            kept += [word, ",".join(names[:MOST_WAYS])]
+        elif word == "--lanes":
+            kept += [word, ",".join(next(words).split(",")[:MOST_LANES])]
         elif word == "--workers":
             counts = sorted({min(int(count), MOST_WORKERS) for count in next(words).split(",")})
             kept += [word, ",".join(map(str, counts))]

@@ -44,7 +44,7 @@ def long_folder(parent: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "phase"), crossed(LAUNCHERS, PHASES, soaked=["mpich"]))
+@pytest.mark.parametrize(("name", "phase"), crossed(LAUNCHERS, PHASES, soaked=["openmpi", "mpich"]))
 def test_a_rank_is_killed(name: str, phase: str, request: pytest.FixtureRequest, tmp_path: Path, digest: str) -> None:
     draw = random.Random(f"{name} {phase}")
     rank, step = draw.randrange(2), draw.randrange(5, STEPS)

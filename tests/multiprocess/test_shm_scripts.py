@@ -24,7 +24,9 @@ def _run(command: list[str]) -> dict[str, list[float]]:
     return {words[0]: [float(word) for word in words[1:]] for words in lines}
 
 
-@pytest.mark.parametrize("client", ["plain", "lightning", pytest.param("accelerate", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "client", ["plain", *(pytest.param(name, marks=pytest.mark.soak) for name in ("lightning", "accelerate"))]
+)
 def test_a_stock_script_trains_the_same(client: str) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     found = _run([*torchrun, str(SCRIPT), client, "gloo", "shm"])

@@ -7,6 +7,8 @@ import json
 import re
 import socket
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -93,15 +95,8 @@ def by_variables(python: str, script: str, tmp_path: Path, **fields: str) -> lis
     return [one.start([python, script], tmp_path) for one in marks]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("by variables", marks=SOAK),
-        "torchrun",
-        pytest.param("srun over nodes", marks=SOAK),
-        pytest.param("mpich", marks=SOAK),
-    ],
-)
+@SOAK
+@pytest.mark.parametrize("name", ["by variables", "torchrun", "srun over nodes", "mpich"])
 def test_typed(name: str, tensorflow_python: str, alone: float, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """A launcher in front of the plain script: no Lockstep but `join()`."""
     if name == "by variables":
@@ -264,15 +259,15 @@ double precision the twin must be the same training over all 20 steps."""
 
 
 @pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
+def single(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], FinishedRun]:
     folder = tmp_path_factory.mktemp("single")
-    return {recipe: read_finished(start_run(order(recipe, "single"), folder / recipe)) for recipe in NEAR}
+    return cache(lambda recipe: read_finished(start_run(order(recipe, "single"), folder / recipe)))
 
 
 @pytest.mark.parametrize(
     ("recipe", "workers"),
     [
-        ("mlp", 1),
+        pytest.param("mlp", 1, marks=SOAK),
         pytest.param("cifar100", 1, marks=SOAK),
         pytest.param("cifar100", 2, marks=SOAK),
         pytest.param("cifar100:float64", 1, marks=SOAK),
@@ -280,10 +275,10 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
     ],
 )
 def test_a_twin(
-    recipe: str, workers: int, tensorflow_python: str, single: dict[str, FinishedRun], tmp_path: Path
+    recipe: str, workers: int, tensorflow_python: str, single: Callable[[str], FinishedRun], tmp_path: Path
 ) -> None:
     run = read_finished(start_run(order(recipe, "tensorflow", workers), tmp_path / "run"))
-    check_twin(run, single[recipe], workers, near=NEAR[recipe])
+    check_twin(run, single(recipe), workers, near=NEAR[recipe])
     assert run.result.exchange == ("TensorFlow's all-reduce over gRPC" if workers > 1 else "")
 
 

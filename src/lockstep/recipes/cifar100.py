@@ -28,7 +28,7 @@ def recipe(data: str | None = None) -> Recipe:
         evaluate=metrics,
         optimizer=lambda ps: SGD(ps, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
         global_batch=64,
-        lanes=8,  # the same bits on up to 8 workers; on two, 8 lanes take as long as 2
+        lanes=8,  # the same bits on up to 8 workers
         stages=lambda model: [model.enter, *model.get_submodule("stages").children(), model.pool, model.head],
     )
 

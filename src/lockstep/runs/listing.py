@@ -21,7 +21,6 @@ from lockstep.train.schema.result_json import NAME as RESULT
 from lockstep.train.schema.result_json import Done, Failed, read_result
 from lockstep.train.schema.run_json import NAME as SETUP
 from lockstep.train.schema.run_json import read_setup
-from lockstep.world.resources import DEFAULT_THREADS
 
 TAIL = 1 << 16
 """Bytes at the end of a rank's records in which its last step is looked for."""
@@ -64,8 +63,8 @@ class ListedRun:
     """How."""
     workers: int = 0
     """On how many."""
-    threads: int = 0
-    """Of each of them."""
+    threads: int | None = None
+    """Of each of them; None: left to the user, or not known."""
     steps: int = 0
     """Done so far."""
     planned: int = 0
@@ -126,7 +125,7 @@ def listed(folder: Path) -> ListedRun:
         recipe=setup.recipe.name,
         strategy=setup.spec.strategy,
         workers=setup.spec.workers,
-        threads=setup.spec.threads or DEFAULT_THREADS,
+        threads=setup.spec.threads,
         planned=setup.plan.steps,
     )
 

@@ -40,7 +40,7 @@ def row(run: ListedRun, folder: Path) -> list[str]:
         escape(run.recipe) or NONE,
         run.strategy or NONE,
         str(run.workers) if known else NONE,
-        str(run.threads) if known else NONE,
+        NONE if run.threads is None else str(run.threads),
         f"{run.steps}/{run.planned}" if known else NONE,
         NONE if run.loss is None else f"{run.loss:.4f}",
         run.digest[:SHOWN_DIGITS] or NONE,

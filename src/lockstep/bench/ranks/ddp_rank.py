@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 import time
 from collections.abc import Callable
@@ -17,13 +16,12 @@ from torch.utils.data import TensorDataset
 
 import lockstep
 from lockstep.bench.bench_ddp import LANES
-from lockstep.bench.ranks.rank import THREADS, join, serve, world
+from lockstep.bench.ranks.rank import THREADS, join, serve, settle_compiler, world
 from lockstep.comm.group import Group
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.recipe import Recipe
 from lockstep.recipe_file import load
 from lockstep.strategies.torch_ddp.strategy import best_settings
-from lockstep.torch_compat.startup import COMPILER
 from lockstep.train.malloc import keep_freed_memory
 from lockstep.train.result import gather
 
@@ -120,7 +118,7 @@ def time_steps(steps: dict[str, Step], turns: int) -> dict[str, list[float]]:
 def measure(plan: dict[str, Any]) -> dict[str, Any]:
     """Return the slowest rank's seconds of every sample, or the memory of all ranks."""
     torch.set_num_threads(THREADS)
-    importlib.import_module(COMPILER)  # torch.optim imports it at the first step: it belongs to the baseline
+    settle_compiler(memory=bool(plan.get("memory")))
     if not plan.get("memory"):
         keep_freed_memory()  # as the trainer does by itself; else page faults decide which way is faster, by luck
     before = psutil.Process().memory_full_info().pss

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ import lockstep
 from lockstep.bench.bench_hosts import ALONE, BUCKETS, OURS, stock
 from lockstep.bench.ranks.ddp_rank import Step, make_step, share_of, stock_step, time_steps
 from lockstep.bench.ranks.namespaces import WIRE
-from lockstep.bench.ranks.rank import THREADS, join, serve, world
+from lockstep.bench.ranks.rank import THREADS, join, serve, settle_compiler, world
 from lockstep.comm.group import Group
 from lockstep.recipe import Recipe
 from lockstep.recipe_file import load
 from lockstep.strategies.base import StepStats
 from lockstep.strategies.torch_ddp.strategy import best_settings
-from lockstep.torch_compat.startup import COMPILER
 from lockstep.train.malloc import keep_freed_memory
 from lockstep.train.result import gather
 
@@ -40,7 +38,7 @@ def stock_on(recipe: Recipe, place: lockstep.World, megabytes: int) -> Step:
 def measure(plan: dict[str, Any]) -> dict[str, Any]:
     """Return the slowest rank's seconds of every sample, and what our exchange sends and hides."""
     torch.set_num_threads(THREADS)
-    importlib.import_module(COMPILER)  # torch.optim imports it at the first step
+    settle_compiler(memory=False)
     keep_freed_memory()
     join(plan, "gloo")
     place, recipe = world(plan, "gloo"), load(plan["model"])

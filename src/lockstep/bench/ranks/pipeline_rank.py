@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from lockstep.bench.bench_pipeline import ALONE, LANES, NARROW, UPDATE, TrainedWay
 from lockstep.bench.ranks.deep_models import DeepModel, deep_model, optimizer
-from lockstep.bench.ranks.rank import THREADS, join, serve, world
+from lockstep.bench.ranks.rank import THREADS, join, serve, settle_compiler, world
 from lockstep.comm.group import Group
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.mesh import Mesh
@@ -24,7 +23,6 @@ from lockstep.stages.chain import find_layers
 from lockstep.strategies import find
 from lockstep.strategies.base import Strategy, Training
 from lockstep.strategies.clock import NoClock
-from lockstep.torch_compat.startup import COMPILER
 from lockstep.train.malloc import keep_freed_memory
 from lockstep.train.result import gather
 from lockstep.train.trainer import own_settings
@@ -175,7 +173,7 @@ def time_steps(steps: dict[str, Step], turns: int, warm_up: int) -> dict[str, li
 def measure(plan: dict[str, Any]) -> dict[str, Any]:
     """Return the slowest rank's seconds of every sample, or each rank's memory before and at its peak."""
     torch.set_num_threads(THREADS)
-    importlib.import_module(COMPILER)  # torch.optim imports it at the first step: it belongs to the baseline
+    settle_compiler(memory=bool(plan.get("memory")))
     ways = [TrainedWay(**one) for one in plan["ways"]]
     for way in ways:
         find(way.strategy)  # its imports belong to the baseline too

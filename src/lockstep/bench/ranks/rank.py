@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -54,6 +55,20 @@ def serve(measure: Callable[[dict[str, Any]], Any]) -> None:
     except BaseException as error:
         _leave_note(folder, rank, error)
         os._exit(1)  # the end of the interpreter could wait for a rank that waits for this one
+
+
+def settle_compiler(*, memory: bool) -> None:
+    """Keep torch's compiler, which torch.optim imports at its first step, out of what is measured, for all ways alike.
+
+    Where memory is taken it is imported now, so that it belongs to the baseline; else not at all, as in a run.
+    """
+    from lockstep.torch_compat.startup import COMPILER
+    from lockstep.train.compiler_import import delay_compiler
+
+    if memory:
+        importlib.import_module(COMPILER)
+    else:
+        delay_compiler()
 
 
 def tell(plan: dict[str, Any], text: str) -> None:
