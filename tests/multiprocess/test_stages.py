@@ -49,6 +49,8 @@ REFUSED = {
     "an unknown order": (["mlp", "--workers", "2", "--pipeline-schedule", "gpipe"], "1f1b, zero-bubble or fill-drain"),
     "no chain": (["none.py", "--workers", "2"], "second does not get just what first returned"),
     "a layer that raises": (["wrong.py", "--workers", "2"], "could not be run layer by layer"),
+    "a model that raises": (["no_model.py", "--workers", "2"], "Recipe(model=...) could not be called: File"),
+    "an optimizer that raises": (["no_rate.py", "--workers", "2"], "Recipe(optimizer=...) could not be called: File"),
     "SyncBatchNorm": (["cifar100", "--workers", "2", "--sync-batchnorm"], "cuts the model; use ddp"),
 }
 
@@ -58,10 +60,13 @@ def test_refused_before_a_worker_starts(name: str, tmp_path: Path, cli: CommandL
     (tmp_path / "none.py").write_text(NO_CHAIN)
     listed = "Recipe(stages=lambda model: [lambda first, second: first, model.second], "
     (tmp_path / "wrong.py").write_text(NO_CHAIN.replace("Recipe(", listed))
+    (tmp_path / "no_model.py").write_text(NO_CHAIN.replace("model=Net", "model=lambda: 1 / 0"))
+    (tmp_path / "no_rate.py").write_text(NO_CHAIN.replace("lr=0.1", "lr=-1.0"))
     arguments, said = REFUSED[name]
     done = cli("run", *arguments, "--strategy", "pipeline", "--out", "run")
     assert done.code == 2
     assert said in " ".join(done.err.split())
+    assert "Process lockstep preflight" not in done.err
     assert not (tmp_path / "run").exists()
 
 

@@ -185,9 +185,18 @@ class TrainingScript:
         raise NotFound("no optimizer made of `model.parameters()`")
 
     def _optimized(self, made: ast.Call) -> str:
+        """Return the name of the model: of `net.head.parameters()`, a group of its parameters, it is `net`."""
         base = _parameters_of(made)
-        while isinstance(base, ast.Attribute) and base.attr == "module":
-            base = base.value
+        whole = base
+        while isinstance(whole, ast.Attribute):
+            whole = whole.value
+        called = {
+            node.func.id
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        if isinstance(whole, ast.Name) and whole.id in called:
+            base = whole
         if not isinstance(base, ast.Name):
             raise NotFound(f"where {ast.unparse(base) if base else 'the model'} comes from")
         return base.id
@@ -196,7 +205,7 @@ class TrainingScript:
         named = {one.arg: one.value for one in made.keywords}
         first = made.args[0] if made.args else named.get("params")
         if first is None or callee(first) not in ("parameters", "filter"):
-            raise NotFound("its parameter groups: make them of `parameters` yourself")
+            raise NotFound("its parameter groups, which are made of `parameters` here: see `lockstep docs recipes`")
         others = [one for one in made.keywords if one.arg != "params"]
         given = [ast.Name("parameters", ast.Load()), *made.args[1:]]
         value = ast.Call(func=made.func, args=given, keywords=others)

@@ -42,7 +42,8 @@ class Moment(NamedTuple):
 
 
 def _versions(leaves: tuple[Any, ...]) -> tuple[int | None, ...]:
-    return tuple(version(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves)
+    """Return how often each tensor was changed in place; those made in inference mode do not count it."""
+    return tuple(version(leaf) if isinstance(leaf, Tensor) and not leaf.is_inference() else None for leaf in leaves)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

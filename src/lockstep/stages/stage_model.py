@@ -209,7 +209,7 @@ class StagedModel(CutModel):
         for layer in layers:
             value = layer.call(value)
         if self._last:
-            if not self.training and not torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+            if not self.training and not torch.is_grad_enabled():
                 now.first = FirstCall((arguments, named), value, self._device)
             return value
         packed, tensors = pack(value, f"the layer {self._layers[-1].name}")

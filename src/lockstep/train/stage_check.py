@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,9 @@ from lockstep.train.model_check import check_batchnorm, check_initialised
 if TYPE_CHECKING:
     from lockstep.recipe import Plan, Recipe
     from lockstep.train.spec import RunSpec
+
+
+Called = TypeVar("Called")
 
 
 def check_settings_of_stages(spec: RunSpec) -> None:
@@ -54,7 +58,7 @@ def check_model(spec: RunSpec, recipe: Recipe, dataset: Any, plan: Plan) -> Surv
     """Refuse a model that cannot be cut as asked for; return what its layers are."""
     delay_compiler()
     torch.manual_seed(recipe.seed)
-    model = recipe.model()
+    model = _of_the_recipe(recipe.model, f"strategy {spec.strategy}: Recipe(model=...) could not be called")
     check_initialised(model)
     check_batchnorm(model, device="cpu", workers=spec.workers, exact=True)
 
@@ -64,20 +68,29 @@ def check_model(spec: RunSpec, recipe: Recipe, dataset: Any, plan: Plan) -> Surv
 
     filled = spec.filled_in(recipe, plan)
     order = lane_order(spec.strategy, spec.pipeline_schedule)
-    memory = stage_memory(recipe.optimizer, model, filled, lanes=plan.lanes, order=order)
-    try:
-        survey = Survey.of(model, recipe.stages, example, spec.stage_count, memory)
-    except LockstepError:
-        raise
-    except Exception as error:  # whatever the user's own code raises
-        raise BadInput(
-            f"strategy {spec.strategy}: a lane could not be run layer by layer. Of Recipe(stages=...) the first layer "
-            f"gets what model(...) is called with, each other one what the layer before returned:\n{own_frames(error)}"
-        ) from error
+    memory = _of_the_recipe(
+        lambda: stage_memory(recipe.optimizer, model, filled, lanes=plan.lanes, order=order),
+        f"strategy {spec.strategy}: Recipe(optimizer=...) could not be called",
+    )
+    survey = _of_the_recipe(
+        lambda: Survey.of(model, recipe.stages, example, spec.stage_count, memory),
+        f"strategy {spec.strategy}: a lane could not be run layer by layer. Of Recipe(stages=...) the first layer gets "
+        "what model(...) is called with, each other one what the layer before returned",
+    )
     if memory.limit is not None:
         survey.measure(runs=0)
     survey.ownership(survey.cut(spec.cut, spec.stage_count))
     return survey
+
+
+def _of_the_recipe(call: Callable[[], Called], what: str) -> Called:
+    """Call what runs the user's own code; whatever that raises is a refusal with the user's own lines."""
+    try:
+        return call()
+    except LockstepError:
+        raise
+    except Exception as error:
+        raise BadInput(f"{what}:\n{own_frames(error)}") from error
 
 
 def own_frames(error: Exception) -> str:

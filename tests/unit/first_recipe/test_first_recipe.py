@@ -213,6 +213,17 @@ def test_a_loop_that_counts_and_updates_by_hand(cli: CommandLine, tmp_path: Path
     assert "steps=" not in (tmp_path / "by_hand_recipe.py").read_text()
 
 
+def test_parameter_groups_are_left_to_the_user_and_nothing_else(cli: CommandLine, tmp_path: Path) -> None:
+    shutil.copy(SCRIPTS / "grouped.py", tmp_path)
+    done = cli("init", "grouped.py")
+    assert done.code == 0, done.text
+    assert "optimizer  not found: its parameter groups, which are made of `parameters` here" in done.out
+    recipe = load(str(tmp_path / "grouped_recipe.py"))
+    assert type(recipe.model()).__name__ == "Net"
+    assert recipe.global_batch == 16
+    assert recipe.epochs == 2
+
+
 def test_what_is_not_found_is_said_and_left_to_the_user(cli: CommandLine, tmp_path: Path) -> None:
     text = (SCRIPTS / "step_function.py").read_text().replace("for batch in loader", "for batch in range(9)")
     (tmp_path / "counting.py").write_text(text)

@@ -23,9 +23,11 @@ def evaluated(function: Callable[[nn.Module], Any], *, training: bool = False) -
         return StagedModel(model, find_layers(model, None, None), last=True, device="cpu").run(function, None)[0]
 
 
+@pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("again", [INPUTS, INPUTS.clone()], ids=["same", "equal"])
-def test_the_same_arguments_have_the_same_answer(again: Tensor) -> None:
-    first, second = evaluated(lambda model: (model(INPUTS), model(again)))
+def test_the_same_arguments_have_the_same_answer(again: Tensor, inference: bool) -> None:
+    with torch.inference_mode(inference):
+        first, second = evaluated(lambda model: (model(INPUTS), model(again)))
     assert first is second
 
 
@@ -50,6 +52,16 @@ def output_changed_in_place(model: nn.Module) -> None:
     model(INPUTS)
 
 
+def inputs_changed_in_inference_mode(model: nn.Module) -> None:
+    with torch.inference_mode():
+        inputs_changed_in_place(model)
+
+
+def output_changed_in_inference_mode(model: nn.Module) -> None:
+    with torch.inference_mode():
+        output_changed_in_place(model)
+
+
 def under_autocast(model: nn.Module) -> None:
     model(INPUTS)
     with torch.autocast("cpu", torch.bfloat16):
@@ -69,6 +81,8 @@ def switched_to_training(model: nn.Module) -> None:
         another_dtype,
         inputs_changed_in_place,
         output_changed_in_place,
+        inputs_changed_in_inference_mode,
+        output_changed_in_inference_mode,
         under_autocast,
         switched_to_training,
     ],
