@@ -13,6 +13,7 @@ numbers, BatchNorm over other batches. If only what follows differs, it is the s
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,10 @@ class Parting:
     """The first tensor that differs, in the model's order; parameters before buffers."""
     parameters: float
     """The largest relative difference of a parameter's norm at that step."""
+    parameter: str
+    """Whose."""
+    typical: float
+    """The median of these differences."""
     buffers: float
     """The same for buffers."""
     largest: float
@@ -94,9 +99,19 @@ def parting(first: Sequence[FingerprintLine], other: Sequence[FingerprintLine]) 
             last, other_last = pairs[-1]
             both = [_largest(last.parameters, other_last.parameters), _largest(last.buffers, other_last.buffers)]
             largest, tensor = max(both)
-            parameters, _ = _largest(mine.parameters, their.parameters)
-            buffers, _ = _largest(mine.buffers, their.buffers)
-            return Parting(mine.step, after, name, parameters, buffers, largest, tensor)
+            differences = _differences(mine.parameters, their.parameters)
+            parameters, parameter = max(differences, default=(0.0, ""))
+            return Parting(
+                step=mine.step,
+                after=after,
+                tensor=name,
+                parameters=parameters,
+                parameter=parameter,
+                typical=statistics.median(size for size, _ in differences) if differences else 0.0,
+                buffers=_largest(mine.buffers, their.buffers)[0],
+                largest=largest,
+                largest_tensor=tensor,
+            )
         after = mine.step
     return None
 
@@ -162,6 +177,11 @@ def _from_numbers(first: FinishedRun, other: FinishedRun, parted: Parting | None
         return "mean of means (the workers' batches weigh differently)"
     if parted.after > 0:
         return "other order of summation (grown over the steps since)"
+    if parted.typical <= ROUNDING:
+        return (
+            f"other order of summation (far more in {parted.parameter}: Adam and its like make rounding large where a "
+            "gradient should be 0, as that of a bias before BatchNorm), or another update of that tensor"
+        )
     return "another update (scaling or optimizer)"
 
 
@@ -191,11 +211,15 @@ def _first_difference(mine: FingerprintLine, their: FingerprintLine) -> str:
 
 
 def _largest(mine: Mapping[str, Fingerprint], theirs: Mapping[str, Fingerprint]) -> tuple[float, str]:
-    """Return the largest relative difference of a norm, and whose; large models have no norms."""
+    """Return the largest relative difference of a norm, and whose."""
+    return max(_differences(mine, theirs), default=(0.0, ""))
+
+
+def _differences(mine: Mapping[str, Fingerprint], theirs: Mapping[str, Fingerprint]) -> list[tuple[float, str]]:
+    """Return the relative difference of each norm, and whose; large models have no norms."""
     norms = [
         (name, fingerprint.norm, theirs[name].norm)
         for name, fingerprint in mine.items()
         if name in theirs and not name.endswith(COUNTER)
     ]
-    differences = [(relative(a, b), name) for name, a, b in norms if a is not None and b is not None]
-    return max(differences, default=(0.0, ""))
+    return [(relative(a, b), name) for name, a, b in norms if a is not None and b is not None]

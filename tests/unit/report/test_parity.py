@@ -66,6 +66,15 @@ def test_causes(changes: dict[str, object], cause: str) -> None:
     assert cause in found
 
 
+def test_rounding_that_an_optimizer_makes_large_in_one_tensor() -> None:
+    """A bias before BatchNorm has a gradient of 0 but for rounding, and Adam's step does not depend on its size."""
+    mine = run("single", fingerprints=[fingerprints(0, weight=1.0, bias=1.0, head=1.0)])
+    other = run("torch-ddp", 2, state="b", fingerprints=[fingerprints(0, weight=NEAR, bias=FAR, head=NEAR)])
+    assert "other order of summation (far more in bias: Adam and its like" in parity(mine, other)
+    every = run("torch-ddp", 2, state="b", fingerprints=[fingerprints(0, weight=FAR, bias=FAR, head=NEAR)])
+    assert parity(mine, every).endswith("another update (scaling or optimizer)")
+
+
 def test_a_peer_has_an_order_of_its_own() -> None:
     other = run("lightning", 2, state="b", fingerprints=[fingerprints(0, weight=FAR, bias=1.0)], losses=(4.1, 3.0))
     assert parity(first(), other).endswith("other samples in each step (a peer shuffles on its own), and dropout seeds")
