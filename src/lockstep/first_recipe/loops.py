@@ -1,4 +1,4 @@
-"""What a training loop says of its length and of its learning rate."""
+"""What a training loop says of what it reads, of its length and of its learning rate."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from lockstep.first_recipe.slices import NotFound
 
 SCHEDULES = ("ReduceLROnPlateau", "CosineAnnealingWarmRestarts")
 """Those of torch whose names do not end in LR."""
+AROUND_A_LOADER = ("enumerate", "tqdm", "islice", "track", "iter", "prepare")
+
+
+def inside(source: ast.expr) -> ast.expr:
+    """Return what is inside `enumerate(...)`, `tqdm(...)` and the like."""
+    while callee(source) in AROUND_A_LOADER and isinstance(source, ast.Call) and source.args:
+        source = source.args[0]
+    return source
 
 
 def makes_schedule(node: ast.AST) -> bool:

@@ -17,22 +17,15 @@ import copy
 from collections.abc import Iterator
 
 from lockstep.first_recipe.flattening import flattened
-from lockstep.first_recipe.loops import counted
+from lockstep.first_recipe.loops import inside
 from lockstep.first_recipe.portable import Arguments, Portable, callee, unwrapped
 from lockstep.first_recipe.recipe_parts import RecipePart, RecipeParts, TrainingLoop
 from lockstep.first_recipe.scopes import Scope, own_nodes, read_names, scopes_of, statements_before
 from lockstep.first_recipe.slices import NotFound, Slicer, backward_slice
-from lockstep.first_recipe.step_loops import (
-    accumulation,
-    loops_around,
-    rate_by_hand,
-    steps_in,
-    undivided,
-    with_drawn_batch,
-)
+from lockstep.first_recipe.step_loops import accumulation, undivided, with_drawn_batch
+from lockstep.first_recipe.training_numbers import find_numbers
 
 RUNS_ON_IMPORT = ("backward", "parse_args", "init_process_group", "fit")
-AROUND_A_LOADER = ("enumerate", "tqdm", "islice", "track", "iter", "prepare")
 
 
 class TrainingScript:
@@ -89,13 +82,13 @@ class TrainingScript:
         with self._part(parts, "loss"):
             value = _differentiated(training.backward)
             part = self.of_a_batch(value, training.backward, (scope, loop), training.model)
-            part.value = undivided(part.value, accumulation(scope, loop, self._counts(loop, scope)))
+            part.value = undivided(part.value, accumulation(scope, loop, self.counts(loop, scope)))
             parts.functions["loss"] = part
         with self._part(parts, "data"):
             parts.functions["data"] = self._data(scope, loop, parts)
         if "data" in parts.missing and "loss" in parts.functions:
             self._check_batch(parts)
-        self._numbers(scope, loop, parts)
+        find_numbers(self, scope, loop, parts)
         return parts
 
     def _check_batch(self, parts: RecipeParts) -> None:
@@ -224,7 +217,7 @@ class TrainingScript:
         """Return a function of the model and a batch that computes a value as a loop does before a node."""
         scope, loop = place
         before, drawn = statements_before(loop.body, at), None
-        if self._counts(loop, scope):
+        if self.counts(loop, scope):
             before, drawn = with_drawn_batch(before)
         inside = backward_slice(read_names(value), before)
         target = loop.target
@@ -259,8 +252,8 @@ class TrainingScript:
 
     def loader(self, loop: ast.For, scope: Scope) -> tuple[ast.expr, Scope, ast.AST | None]:
         """Return what makes that which a loop reads, and where."""
-        made, where, at = self.root(_inside(loop.iter), scope, loop)
-        while (inner := _inside(made)) is not made:
+        made, where, at = self.root(inside(loop.iter), scope, loop)
+        while (inner := inside(made)) is not made:
             made, where, at = self.root(inner, where, at)
         return made, where, at
 
@@ -280,9 +273,9 @@ class TrainingScript:
             sizes |= {"collate": given.get("collate_fn"), "drop_last": given.get("drop_last")}
             for name, value in sizes.items():
                 if value is not None:
-                    parts.values[name] = self.portable.expression(self._whole(value, where, at))
+                    parts.values[name] = self.portable.expression(self.whole(value, where, at))
             return self.dataset(made, where, at)
-        source = _inside(loop.iter)
+        source = inside(loop.iter)
         return self.made(read_names(source), source, scope, loop)
 
     def dataset(self, loader: ast.Call, scope: Scope, at: ast.AST | None) -> RecipePart:
@@ -293,7 +286,7 @@ class TrainingScript:
             raise NotFound(f"the dataset of the DataLoader in line {loader.lineno}")
         return self.made(read_names(dataset), dataset, scope, at)
 
-    def _whole(self, value: ast.expr, scope: Scope, at: ast.AST | None) -> ast.expr:
+    def whole(self, value: ast.expr, scope: Scope, at: ast.AST | None) -> ast.expr:
         """Return an expression with its names replaced by what made them: `cfg.batch` becomes `Config().batch`."""
         value = self.root(value, scope, at)[0]
         names = {name: self.root(ast.Name(name, ast.Load()), scope, at)[0] for name in read_names(value)}
@@ -323,46 +316,9 @@ class TrainingScript:
                 given |= {pair.arg: pair.value for pair in settings.keywords if pair.arg}
         return given
 
-    def _counts(self, loop: ast.For, scope: Scope) -> bool:
+    def counts(self, loop: ast.For, scope: Scope) -> bool:
         """Say whether a loop counts, in place of reading data."""
         return callee(self.loader(loop, scope)[0]) == "range"
-
-    def _numbers(self, scope: Scope, loop: ast.For, parts: RecipeParts) -> None:
-        """Find the length of the training and the clipping; say what a recipe has otherwise."""
-        loops, counts = loops_around(scope, loop), self._counts(loop, scope)
-        for node in own_nodes(loops[0]):
-            if isinstance(node, ast.Call) and callee(node) == "clip_grad_norm_":
-                limit = node.args[1] if len(node.args) > 1 else node.keywords[0].value if node.keywords else None
-                if limit is not None:
-                    parts.values["clip"] = self.portable.expression(self.root(limit, scope, loop)[0])
-        if (line := rate_by_hand(loops[0])) is not None:
-            by_step = "LambdaLR(optimizer, lambda step: factor) computes it by step"
-            parts.left_out["schedule"] = f"line {line} sets the learning rate by hand; {by_step}"
-        if (several := accumulation(scope, loop, counts)) is not None:
-            count = self.portable.expression(self._whole(several.batches, scope, loop))
-            parts.accumulated = f"line {several.line}: {ast.unparse(count)} batches make a step"
-            if "global_batch" in parts.values:
-                parts.values["global_batch"] = ast.BinOp(parts.values["global_batch"], ast.Mult(), count)
-        with contextlib.suppress(NotFound):
-            if not counts:
-                parts.values["epochs"] = self._epochs(scope, loop)
-            elif isinstance(one := next((one for one in reversed(loops) if steps_in(one)), None), ast.For):
-                parts.values["steps"] = self._times(one, scope)
-
-    def _times(self, loop: ast.For, scope: Scope) -> ast.expr:
-        """Return how often a loop over `range` runs."""
-        counter = _inside(loop.iter)
-        if not isinstance(counter, ast.Call) or callee(counter) != "range":
-            raise NotFound(f"how often line {loop.lineno} runs")
-        return counted([self.portable.expression(self._whole(part, scope, loop)) for part in counter.args])
-
-    def _epochs(self, scope: Scope, node: ast.AST) -> ast.expr:
-        for one in scope.walk():
-            around = isinstance(one, ast.For) and one is not node and any(inner is node for inner in ast.walk(one))
-            if isinstance(one, ast.For) and around and callee(_inside(one.iter)) == "range":
-                return self._times(one, scope)
-        caller, call = self.slicer.caller(scope)
-        return self._epochs(caller, call)
 
 
 def is_definition(statement: ast.stmt) -> bool:
@@ -377,13 +333,6 @@ def _parameters_of(made: ast.Call) -> ast.expr | None:
             if isinstance(node, ast.Call) and callee(node) in ("parameters", "named_parameters"):
                 return node.func.value if isinstance(node.func, ast.Attribute) else None
     return None
-
-
-def _inside(source: ast.expr) -> ast.expr:
-    """Return what is inside `enumerate(...)`, `tqdm(...)` and the like."""
-    while callee(source) in AROUND_A_LOADER and isinstance(source, ast.Call) and source.args:
-        source = source.args[0]
-    return source
 
 
 def _differentiated(call: ast.Call) -> ast.expr:

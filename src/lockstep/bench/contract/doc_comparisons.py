@@ -18,7 +18,9 @@ from lockstep.report.units import duration, rate, size
 
 COMPARISON = re.compile(r"(<!-- comparison (?P<name>[\w-]+) -->\n).*?(\n?<!-- /comparison -->)", re.DOTALL)
 RATIO = re.compile(r"(<!-- ratio (?P<name>[\w-]+): (?P<what>[^>]+?) -->)[^<]*(<!-- /ratio -->)")
-HEADINGS = ("strategy", "workers", "step", "samples/s", "speed-up", "memory, all ranks", "loss", "digest, parity")
+HEADINGS = ("strategy", "workers", "step", "samples/s", "speed-up", "memory, all ranks", "loss")
+METRIC, LAST = "accuracy", "digest, parity"
+"""A column where a way has it; then the digest."""
 
 
 def named_comparisons(text: str) -> set[str]:
@@ -58,15 +60,17 @@ def fill_ratios(text: str, results: Mapping[str, Result]) -> str:
 
 def comparison_table(comparison: Mapping[str, Any]) -> str:
     """Return the rows of a comparison as Markdown."""
-    rows = [[f"`{row['name']}`", *_cells(row)] for row in comparison["rows"]]
-    lines = [list(HEADINGS), ["---"] * len(HEADINGS), *rows]
+    measured = any(METRIC in (row["metrics"] or {}) for row in comparison["rows"])
+    headings = [*HEADINGS, *([METRIC] if measured else []), LAST]
+    rows = [[f"`{row['name']}`", *_cells(row, measured=measured)] for row in comparison["rows"]]
+    lines = [headings, ["---"] * len(headings), *(row + [""] * (len(headings) - len(row)) for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any], *, measured: bool) -> list[str]:
     if not row["repeats"]:
-        return [row["why_not"], *[""] * (len(HEADINGS) - 2)]
-    faster = row["speed_up"]
+        return [row["why_not"]]
+    faster, metric = row["speed_up"], (row["metrics"] or {}).get(METRIC)
     return [
         str(row["workers"]),
         duration(row["step_seconds"]),
@@ -74,6 +78,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         "" if faster is None else f"{faster:.2f}",
         size(row["total_memory"]),
         "" if row["loss"] is None else f"{row['loss']:.4f}",
+        *(["" if metric is None else f"{metric:.1%}"] if measured else []),
         f"`{row['digest'][:8]}` {_parity(row['parity'])}".strip(),
     ]
 
