@@ -16,7 +16,6 @@ used again. A large sum is divided as soon as it is made, if it is known by then
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +27,14 @@ from torch import Tensor, nn
 
 from lockstep.exchange.base import Exchange
 from lockstep.exchange.host_traffic import Signals
-from lockstep.lanes.flat_layout import BLOCK, slots_within, tensor_blocks
+from lockstep.lanes.flat_layout import BLOCK, slots_within
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Fold, folding, running_sum
 from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backward, check_weight, not_finite
 from lockstep.strategies.flat_model import FlatModel, ModelLayout, Total
+from lockstep.strategies.gradient_norm import BlockNorms
 from lockstep.strategies.merging import lazy_zeros
 from lockstep.strategies.sliced_optimizer import GradientRun
 from lockstep.torch_compat.optimizers import count_as_stepped, has_step_hooks
@@ -103,9 +103,7 @@ class ExactWorker:
         self._buffer_partials = [exchange.partials(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
         self._slots = self._lane_slots()
         self.members = [[self._index(p) for p in group["params"]] for group in self.optimizer.param_groups]
-        counts = (tensor_blocks(parameter.numel()) for parameter in self.layout.parameters)
-        self._first_blocks = list(itertools.accumulate(counts, initial=0))
-        """Of each tensor, among the blocks of all, see [Note: blocks]; then how many there are."""
+        self._norms = BlockNorms(self.layout, device)
         self.chunks: list[sliced.Chunk] = []
         if not self.replicated:
             groups = [s.key[0] for s in self.layout.sections]  # type: ignore[index]
@@ -316,16 +314,9 @@ class ExactWorker:
 
     def _clip(self, reduced: list[GradientRun], limit: float) -> None:
         """Scale the gradient so that its norm is at most `limit`; the norm is summed by blocks, see [Note: blocks]."""
-        squares = torch.zeros(self._first_blocks[-1], dtype=torch.float64, device=self.device)
-        for run in reduced:
-            for slot in slots_within(self.layout.sections[run.section].slots, run.start, run.stop):
-                low, high = max(slot.start, run.start), min(slot.stop, run.stop)
-                if low < high:
-                    norms = block_norms(run.values[low - run.start : high - run.start])
-                    first = self._first_blocks[slot.index] + (low - slot.start) // BLOCK
-                    squares[first : first + len(norms)] = norms.double().square()
+        squares = self.exchange.sum_disjoint(self._norms.squares(reduced))
         # fsum is exact, so it does not matter who summed which block
-        norm = math.sqrt(math.fsum(self._every_block(self.exchange.sum_disjoint(squares).tolist())))
+        norm = math.sqrt(math.fsum(self._every_block(squares.tolist())))
         if norm > limit:
             for run in reduced:
                 run.values.mul_(limit / (norm + 1e-6))
@@ -408,12 +399,3 @@ def _check_losses(table: Tensor, step: int) -> None:
         check_weight(weight)
         if not math.isfinite(total):
             raise not_finite(total, step, lane)
-
-
-def block_norms(gradient: Tensor) -> Tensor:
-    """Return the norm of each block of a tensor's gradient, or of a run of its blocks."""
-    full = gradient.numel() // BLOCK * BLOCK
-    norms: Tensor = torch.linalg.vector_norm(gradient[:full].view(-1, BLOCK), dim=1)
-    if full == gradient.numel():
-        return norms
-    return torch.cat([norms, torch.linalg.vector_norm(gradient[full:]).view(1)])
