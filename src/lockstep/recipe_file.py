@@ -10,8 +10,9 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from lockstep.errors import BadInput, nearest
 from lockstep.recipe import Recipe, kind_of
@@ -31,6 +32,19 @@ def load(reference: str, data: str | None = None) -> Recipe:
     else:
         raise BadInput(f"no recipe called {path!r}{nearest(path, list(BUILT_IN))} (or pass a file, such as train.py)")
     return _call(module, function or "recipe", reference, name, data)
+
+
+class SourceLoader(SourceFileLoader):
+    """Compiles a file each time, and keeps nothing.
+
+    Python takes compiled code for that of a file with the same size and time, in whole seconds: after a quick edit it
+    would train what the file was before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the file as it is now."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 _EXECUTED: set[str] = set()
@@ -57,16 +71,18 @@ def _execute(path: Path) -> ModuleType:
     # workers. Those get this process's sys.path, so the module has the name by which they find its file.
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise BadInput(f"{path} is not a Python file: a recipe is a file whose name ends in .py")
+    loader = SourceLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
     try:
         if package := name.rpartition(".")[0]:
             importlib.import_module(package)
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         _EXECUTED.add(name)
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except Exception as error:
         raise BadInput(f"the recipe file {path} raised an error while it was loaded:\n{_trace(error, path)}") from error
     return module

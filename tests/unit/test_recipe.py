@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -68,6 +69,18 @@ def test_made_up_data_is_the_same_every_time() -> None:
 def test_file_and_function() -> None:
     assert load(TINY).name == "tiny"
     assert len(load(f"{TINY}:uneven").dataset()) == 104
+
+
+def test_an_edited_file_is_never_taken_for_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps compiled code, and knows a file by its size and its time in seconds."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "quickly_edited.py"
+    text = f"import sys; sys.path.insert(0, {str(Path(TINY).parent)!r})\nimport tiny\n"
+    text += "def recipe():\n    return tiny.recipe().override(lanes=2)\n"
+    for lanes in (2, 3):
+        path.write_text(text.replace("lanes=2", f"lanes={lanes}"))
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        assert load(str(path)).lanes == lanes
 
 
 def test_a_recipe_that_another_one_imported_is_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
