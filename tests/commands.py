@@ -31,8 +31,8 @@ LAUNCHER_NAMES = (
     "MASTER_PORT",
     "OMP_NUM_THREADS",
 )
-PYTHON_NAMES = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
-"""With the first, lines of ranks can mix; with the second, code that was compiled before an edit is never met."""
+DONT_COMPILE = "PYTHONDONTWRITEBYTECODE"
+"""Few users set it, and with it, code that was compiled before an edit is never met."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Marked:
         self.env = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(LAUNCHER_PREFIXES) and name not in (*LAUNCHER_NAMES, *PYTHON_NAMES)
+            if not name.startswith(LAUNCHER_PREFIXES) and name not in (*LAUNCHER_NAMES, DONT_COMPILE)
         }
         self.env |= {"LOCKSTEP_TEST_MARK": self.mark, **(extra or {})}
 

@@ -26,6 +26,8 @@ AS = ("train.py", "recipe.py")
 SECONDS = 300
 PRINTED_ELSEWHERE = {"12-tensorflow.md": "tests/system/test_tensorflow.py"}
 """Pages with output of lines that are not typed here, and the test that types them and compares it."""
+BUFFERED = {"PYTHONUNBUFFERED": ""}
+"""As most shells have it: with it, lines that two ranks print at once can mix."""
 EXIT_CODE = "exit code "
 """The title of a block whose line ends with that code; what it prints is what both streams have."""
 
@@ -107,13 +109,13 @@ class Follower:
             if command.arguments[:1] in (("runs",), ("clean",)):
                 self._run()
             apart = command.arguments[:1] == ("launch",) or "torchrun" in command.arguments
-            done = self.cli.apart(*command.arguments) if apart else self.cli(*command.arguments)
+            done = self.cli.apart(*command.arguments, env=BUFFERED) if apart else self.cli(*command.arguments)
             expected = int(block.title.removeprefix(EXIT_CODE)) if block.title.startswith(EXIT_CODE) else 0
             assert done.code == expected, f"{block.where}: {line}\n{done.text}"
             return done.text if expected else done.out
         assert command.program in ("python", "torchrun", "cat", "ls"), f"{block.where}: no rule for {line!r}"
         program = {"python": sys.executable, "torchrun": str(BIN / "torchrun")}.get(command.program, command.program)
-        ran = Marked({"OMP_NUM_THREADS": "1"}).run([program, *command.arguments], self.folder, SECONDS)
+        ran = Marked({"OMP_NUM_THREADS": "1", **BUFFERED}).run([program, *command.arguments], self.folder, SECONDS)
         assert ran.code == 0, f"{block.where}: {line}\n{ran.text}"
         return ran.out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.commands import Done, Marked
@@ -17,8 +18,8 @@ class Apart:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __call__(self, *arguments: str) -> Done:
-        return Marked().run([str(Path(sys.executable).with_name("lockstep")), *arguments], self.folder, 500)
+    def __call__(self, *arguments: str, env: Mapping[str, str] | None = None) -> Done:
+        return Marked(env).run([str(Path(sys.executable).with_name("lockstep")), *arguments], self.folder, 500)
 
     apart = __call__
 
