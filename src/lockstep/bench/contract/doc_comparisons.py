@@ -13,7 +13,7 @@ from typing import Any
 from lockstep.bench.contract.cells import number
 from lockstep.bench.contract.measurements import Quantity, Result, Unit
 from lockstep.errors import BadInput
-from lockstep.report.parity import FIRST
+from lockstep.report.parity import FIRST, OTHER_LANES
 from lockstep.report.units import duration, rate, size
 
 COMPARISON = re.compile(r"(<!-- comparison (?P<name>[\w-]+) -->\n).*?(\n?<!-- /comparison -->)", re.DOTALL)
@@ -87,4 +87,6 @@ def _parity(words: str) -> str:
     """Return the first words: whether the bits are the same, or the likely cause."""
     if words == FIRST:
         return "first"
+    if words.startswith(OTHER_LANES):
+        return OTHER_LANES
     return words if len(words) <= 40 else words.rpartition(": ")[2].partition(" (")[0]
