@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -12,6 +13,7 @@ from lockstep.bench.contract.figure_files import FIGURES, PLAN, UNSAVED, against
 from lockstep.bench.contract.registry import BENCHMARKS
 
 ROOT = Path(__file__).parents[2]
+SVG = "{http://www.w3.org/2000/svg}"
 COMMAND = "make figures, or scripts/figures --fill where only a page changed"
 
 
@@ -43,6 +45,13 @@ def test_pictures_of_the_pages_are_there() -> None:
     for page in pages(ROOT):
         for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / name).is_file(), f"{page}: {name}"
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / FIGURES).glob("*.svg")), ids=lambda picture: picture.stem)
+def test_a_picture_is_one_that_a_browser_shows(picture: Path) -> None:
+    """A chart inside a frame with its title: what is not well formed is a broken image."""
+    whole = ElementTree.parse(picture).getroot()
+    assert len(whole.findall(f"{SVG}svg")) == 1
 
 
 def test_a_changed_number_is_found() -> None:

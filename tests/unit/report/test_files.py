@@ -19,6 +19,7 @@ import pytest
 from lockstep.errors import BadInput
 from lockstep.report import svg, theme, units
 from lockstep.report.charts import CHARTS, all_charts, times
+from lockstep.report.charts.alone import alone
 from lockstep.report.charts.losses import styles
 from lockstep.report.compare import Comparison
 from lockstep.report.files import write_all
@@ -110,6 +111,16 @@ def test_a_bar_is_as_long_as_its_time(made: Comparison) -> None:
     blocks = [mark for mark in root.iter("{http://www.w3.org/2000/svg}rect") if "p-backward" in str(mark.get("class"))]
     widths = {str(mark.get("data-tip")).partition(",")[0]: float(mark.get("width", 0)) for mark in blocks}
     assert (widths["single"] + 1) / (widths["dp"] + 1) == pytest.approx(2.0, rel=0.01)
+
+
+def test_a_chart_alone_is_a_picture_in_a_frame(made: Comparison) -> None:
+    """For pages that are no report: title, legend, colours, and the whole chart."""
+    for chart in all_charts(made):
+        whole = ElementTree.fromstring(alone(chart))
+        namespace = "{http://www.w3.org/2000/svg}"
+        (inner,) = whole.findall(f"{namespace}svg")
+        assert len(list(inner.iter())) == len(list(ElementTree.fromstring(chart.wide).iter()))
+        assert chart.title in [text.text for text in whole.iter(f"{namespace}text")]
 
 
 def test_charts_without_numbers_are_left_out() -> None:
