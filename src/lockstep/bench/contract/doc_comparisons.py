@@ -18,9 +18,18 @@ from lockstep.report.units import duration, rate, size
 
 COMPARISON = re.compile(r"(<!-- comparison (?P<name>[\w-]+) -->\n).*?(\n?<!-- /comparison -->)", re.DOTALL)
 RATIO = re.compile(r"(<!-- ratio (?P<name>[\w-]+): (?P<what>[^>]+?) -->)[^<]*(<!-- /ratio -->)")
-HEADINGS = ("strategy", "workers", "step", "samples/s", "speed-up", "memory, all ranks", "loss")
-METRIC, LAST = "accuracy", "digest, parity"
-"""A column where a way has it; then the digest."""
+METRIC = "accuracy"
+COLUMNS = (
+    "strategy",
+    "workers",
+    "step",
+    "samples/s",
+    "speed-up",
+    "memory, all ranks",
+    "loss",
+    METRIC,
+    "digest, parity",
+)
 
 
 def named_comparisons(text: str) -> set[str]:
@@ -59,28 +68,44 @@ def fill_ratios(text: str, results: Mapping[str, Result]) -> str:
 
 
 def comparison_table(comparison: Mapping[str, Any]) -> str:
-    """Return the rows of a comparison as Markdown."""
-    measured = any(METRIC in (row["metrics"] or {}) for row in comparison["rows"])
-    headings = [*HEADINGS, *([METRIC] if measured else []), LAST]
-    rows = [[f"`{row['name']}`", *_cells(row, measured=measured)] for row in comparison["rows"]]
-    lines = [headings, ["---"] * len(headings), *(row + [""] * (len(headings) - len(row)) for row in rows)]
+    """Return the rows of a comparison as Markdown; a column that no row has a number for is left out."""
+    columns = [_cells(row) for row in comparison["rows"]]
+    headings = [name for name in COLUMNS if any(cells.get(name) for cells in columns)]
+    lines = [headings, ["---"] * len(headings), *([cells.get(name, "") for name in headings] for cells in columns)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _cells(row: Mapping[str, Any], *, measured: bool) -> list[str]:
+COLUMNS = (
+    "strategy",
+    "workers",
+    "step",
+    "samples/s",
+    "speed-up",
+    "memory, all ranks",
+    "loss",
+    METRIC,
+    "digest, parity",
+)
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cells of a row, by column."""
+    name = f"`{row['name']}`"
     if not row["repeats"]:
-        return [row["why_not"]]
+        return {"strategy": name, "workers": row["why_not"]}
     faster, metric = row["speed_up"], (row["metrics"] or {}).get(METRIC)
-    return [
+    cells = (
+        name,
         str(row["workers"]),
         duration(row["step_seconds"]),
         rate(row["samples_per_second"]),
         "" if faster is None else f"{faster:.2f}",
         size(row["total_memory"]),
         "" if row["loss"] is None else f"{row['loss']:.4f}",
-        *(["" if metric is None else f"{metric:.1%}"] if measured else []),
+        "" if metric is None else f"{metric:.1%}",
         f"`{row['digest'][:8]}` {_parity(row['parity'])}".strip(),
-    ]
+    )
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def _parity(words: str) -> str:
