@@ -31,11 +31,11 @@ help:
 	@echo "make figures-here       run them (FIGURES=... for some), save nothing, and tell how this machine compares"
 	@echo "make clean              remove what the others made"
 
+# --upgrade-deps: a newer pip installs the same in two thirds of the time.
 $(BIN)/python:
 	@scripts/check-python "$(PYTHON)"
 	@$(PYTHON) -m venv --upgrade-deps $(VENV)
 
-# --upgrade-deps: a newer pip installs the same in two thirds of the time.
 # A stamp is newer than what it was made from, so a second run installs nothing. What installs more has installed the base.
 ifeq ($(TORCH),)
 $(VENV)/base: pyproject.toml constraints.txt | $(BIN)/python
