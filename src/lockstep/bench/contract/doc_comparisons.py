@@ -69,23 +69,10 @@ def fill_ratios(text: str, results: Mapping[str, Result]) -> str:
 
 def comparison_table(comparison: Mapping[str, Any]) -> str:
     """Return the rows of a comparison as Markdown; a column that no row has a number for is left out."""
-    columns = [_cells(row) for row in comparison["rows"]]
-    headings = [name for name in COLUMNS if any(cells.get(name) for cells in columns)]
-    lines = [headings, ["---"] * len(headings), *([cells.get(name, "") for name in headings] for cells in columns)]
+    rows = [_cells(row) for row in comparison["rows"]]
+    headings = [name for name in COLUMNS if any(cells.get(name) for cells in rows)]
+    lines = [headings, ["---"] * len(headings), *([cells.get(name, "") for name in headings] for cells in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-COLUMNS = (
-    "strategy",
-    "workers",
-    "step",
-    "samples/s",
-    "speed-up",
-    "memory, all ranks",
-    "loss",
-    METRIC,
-    "digest, parity",
-)
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
