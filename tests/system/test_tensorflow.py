@@ -224,20 +224,20 @@ def order(recipe: str, strategy: str, workers: int = 1) -> RunSpec:
 def check_twin(run: FinishedRun, single: FinishedRun, workers: int, *, near: float) -> None:
     """The same training, up to rounding: `near` is how far the losses may be apart over 20 steps.
 
-    After one step the weights are the same to six digits, so data, order, lanes, dropout, gradients, optimizer are. If
-    the losses must be nearer than single precision has digits, the last weights and buffers are compared, too.
+    After one step the weights are the same to six digits, so data, order, lanes, dropout, gradients, optimizer are; after
+    all steps as near as the losses.
     """
     assert len(run.losses) == len(single.losses) == 20
     assert run.losses[:3] == pytest.approx(single.losses[:3], abs=1e-4)
     assert run.losses == pytest.approx(single.losses, abs=near)
     assert [line.step for line in run.fingerprints] == [line.step for line in single.fingerprints]
-    places = {0: 2e-6} if near > 1e-6 else {0: near, -1: near}
+    places = {0: min(near, 2e-6), -1: near}
     for (place, digits), kind in itertools.product(places.items(), ("parameters", "buffers")):
         mine, theirs = (getattr(one.fingerprints[place], kind) for one in (run, single))
         assert {name: one.norm for name, one in mine.items()} == pytest.approx(
             {name: one.norm for name, one in theirs.items()}, rel=digits
         )
-    assert run.result.metrics == pytest.approx(single.result.metrics, abs=0.1)
+    assert run.result.metrics == pytest.approx(single.result.metrics, abs=0.01)
     assert set(run.result.metrics) == {"loss", "accuracy"}
     assert len(run.result.ranks) == len(run.result.peak_memory) == workers
     for steps in run.steps:
@@ -252,10 +252,8 @@ def check_twin(run: FinishedRun, single: FinishedRun, workers: int, *, near: flo
     )
 
 
-NEAR = {"mlp": 1e-3, "cifar100": 0.1, "cifar100:float64": 1e-9}
-"""`cifar100` amplifies rounding: a ReLU near 0 that takes its other side changes a gradient at once, so first weights
-that differ in the seventh digit end 0.004 apart in torch alone. Differences of the sixteenth digit switch none: in
-double precision the twin must be the same training over all 20 steps."""
+NEAR = {"mlp": 1e-4, "cifar100": 1e-4, "cifar100:float64": 1e-9}
+"""Both were within 1e-6: they have no kink where rounding makes a gradient jump, as a ReLU has at 0."""
 
 
 @pytest.fixture(scope="module")
@@ -269,9 +267,9 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished
     [
         pytest.param("mlp", 1, marks=SOAK),
         pytest.param("cifar100", 1, marks=SOAK),
-        pytest.param("cifar100", 2, marks=SOAK),
+        ("cifar100", 2),
         pytest.param("cifar100:float64", 1, marks=SOAK),
-        ("cifar100:float64", 2),
+        pytest.param("cifar100:float64", 2, marks=SOAK),
     ],
 )
 def test_a_twin(

@@ -44,7 +44,10 @@ def _collate_float64(samples: list[Any]) -> tuple[Tensor, Tensor]:
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions with a shortcut."""
+    """Two convolutions with a shortcut.
+
+    SiLU, not ReLU: rounding cannot make its gradient jump, so other frameworks and other orders of a sum stay near.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -58,8 +61,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the block's output."""
-        inner = F.relu(self.first_norm(self.first(images)))
-        return F.relu(self.second_norm(self.second(inner)) + self.shortcut(images))
+        inner = F.silu(self.first_norm(self.first(images)))
+        return F.silu(self.second_norm(self.second(inner)) + self.shortcut(images))
 
 
 class ResNet(nn.Module):
@@ -74,7 +77,7 @@ class ResNet(nn.Module):
 
     def enter(self, images: Tensor) -> Tensor:
         """Return 32 channels of half the size."""
-        return F.relu(self.stem_norm(self.stem(images)))
+        return F.silu(self.stem_norm(self.stem(images)))
 
     def pool(self, inner: Tensor) -> Tensor:
         """Return the mean over positions."""

@@ -31,15 +31,15 @@ def recipe() -> Recipe:
 
 
 def make_model() -> nn.Module:
-    """Return a perceptron of three hidden layers with dropout."""
+    """Return a perceptron of three hidden layers with dropout; as in `cifar100`, no slope of it jumps."""
     return nn.Sequential(
         nn.Linear(FEATURES, HIDDEN),
-        nn.ReLU(),
+        nn.SiLU(),
         nn.Linear(HIDDEN, HIDDEN),
-        nn.ReLU(),
+        nn.SiLU(),
         nn.Dropout(0.1),
         nn.Linear(HIDDEN, HIDDEN),
-        nn.ReLU(),
+        nn.SiLU(),
         nn.Linear(HIDDEN, CLASSES),
     )
 

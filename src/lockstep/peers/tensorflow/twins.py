@@ -37,11 +37,11 @@ Forward = Callable[[Weights, Any, TrainingInput | None], tuple[Any, Statistics]]
 
 def mlp(weights: Weights, points: Any, training: TrainingInput | None) -> tuple[Any, Statistics]:
     """Return the scores of the perceptron; its layers have the numbers of the chain in torch."""
-    inner = tf.nn.relu(_linear(weights, "0", points))
-    inner = tf.nn.relu(_linear(weights, "2", inner))
+    inner = tf.nn.silu(_linear(weights, "0", points))
+    inner = tf.nn.silu(_linear(weights, "2", inner))
     if training is not None:
         inner = tf.where(training.mask, inner / 0.9, tf.zeros_like(inner))
-    inner = tf.nn.relu(_linear(weights, "5", inner))
+    inner = tf.nn.silu(_linear(weights, "5", inner))
     return _linear(weights, "7", inner), {}
 
 
@@ -52,15 +52,15 @@ def cifar100(weights: Weights, images: Any, training: TrainingInput | None) -> t
     def norm(name: str, values: Any) -> Any:
         return _batch_norm(weights, name, values, training, statistics)
 
-    inner = tf.nn.relu(norm("stem_norm", _convolution(weights["stem.weight"], images, 2)))
+    inner = tf.nn.silu(norm("stem_norm", _convolution(weights["stem.weight"], images, 2)))
     for block, stride in (("stages.0", 1), ("stages.1", 2), ("stages.2", 2)):
         shortcut = inner
         if f"{block}.shortcut.0.weight" in weights:
             convolved = _convolution(weights[f"{block}.shortcut.0.weight"], inner, stride)
             shortcut = norm(f"{block}.shortcut.1", convolved)
-        inner = tf.nn.relu(norm(f"{block}.first_norm", _convolution(weights[f"{block}.first.weight"], inner, stride)))
+        inner = tf.nn.silu(norm(f"{block}.first_norm", _convolution(weights[f"{block}.first.weight"], inner, stride)))
         inner = norm(f"{block}.second_norm", _convolution(weights[f"{block}.second.weight"], inner, 1))
-        inner = tf.nn.relu(inner + shortcut)
+        inner = tf.nn.silu(inner + shortcut)
     return _linear(weights, "head", tf.reduce_mean(inner, (1, 2))), statistics
 
 
