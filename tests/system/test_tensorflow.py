@@ -224,8 +224,8 @@ def order(recipe: str, strategy: str, workers: int = 1) -> RunSpec:
 def check_twin(run: FinishedRun, single: FinishedRun, workers: int, *, near: float) -> None:
     """The same training, up to rounding: `near` is how far the losses may be apart over 20 steps.
 
-    After one step the weights are the same to six digits, so data, order, lanes, dropout, gradients, optimizer are; after
-    all steps as near as the losses.
+    After one step the weights are the same to six digits, so data, order, lanes, dropout, gradients, optimizer are;
+    after all steps as near as the losses.
     """
     assert len(run.losses) == len(single.losses) == 20
     assert run.losses[:3] == pytest.approx(single.losses[:3], abs=1e-4)
