@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import psutil
@@ -17,6 +19,7 @@ from torch.utils.data import TensorDataset
 import lockstep
 from lockstep.bench.bench_ddp import LANES
 from lockstep.bench.ranks.rank import THREADS, join, serve, settle_compiler, world
+from lockstep.bench.ranks.stolen_time import quietest
 from lockstep.comm.group import Group
 from lockstep.data.loader import Batch, LaneBatch
 from lockstep.recipe import Recipe
@@ -39,31 +42,17 @@ def small_tensors() -> Recipe:
         return nn.functional.mse_loss(model(batch[0]), batch[1])
 
     generator = torch.Generator().manual_seed(1)
-    data = TensorDataset(torch.randn(64, 32, generator=generator), torch.randn(64, 32, generator=generator))
+    data = TensorDataset(torch.randn(1024, 32, generator=generator), torch.randn(1024, 32, generator=generator))
     return Recipe(
         model=model, data=data, loss=loss, optimizer=lambda ps: torch.optim.AdamW(ps, lr=1e-3), global_batch=64
     )
 
 
 def make_step(way: str, recipe: Recipe, place: lockstep.World, groups: dict[str, Any]) -> Step:
-    """Return a training step on this rank's share of one global batch."""
-    own = share_of(recipe, place)
-    share = recipe.global_batch // place.size
+    """Return a training step on this rank's share of the next global batch."""
     if way.startswith("lockstep ddp"):
         each = LANES // place.size if "lanes" in way else 1  # else as many lanes as workers
-        trainer = lockstep.Trainer(
-            place,
-            recipe.model,
-            recipe.optimizer,
-            recipe.loss,
-            strategy="ddp",
-            lanes=each * place.size,
-            exact="inexact" not in way,
-        )
-        cut = zip(*(tensor.chunk(each) for tensor in own), strict=True)
-        lanes = [LaneBatch(place.rank * each + i, share // each, list(lane)) for i, lane in enumerate(cut)]
-        batch = Batch(0, 0, recipe.global_batch, tuple(lanes))
-        return lambda: trainer.step(batch)
+        return own_step(recipe, place, each, exact="inexact" not in way)
     torch.manual_seed(0)
     model: nn.Module = recipe.model()
     if way != "no communication":
@@ -73,21 +62,45 @@ def make_step(way: str, recipe: Recipe, place: lockstep.World, groups: dict[str,
         else:
             exact = "exact" in way
             model = lockstep.nn.DistributedDataParallel(model, process_group=group, exact=exact)
-    return stock_step(model, recipe, own)
+    return stock_step(model, recipe, place)
 
 
-def share_of(recipe: Recipe, place: lockstep.World) -> list[Tensor]:
-    """Return this rank's samples of the first global batch."""
+def shares(recipe: Recipe, place: lockstep.World) -> Iterator[list[Tensor]]:
+    """Yield this rank's samples of one global batch after the other, without end.
+
+    Not of one batch again and again: a model learns that by heart, and then computes with denormal numbers, which takes
+    a CPU three times as long and is no training.
+    """
     share = recipe.global_batch // place.size
-    return [tensor[place.rank * share : (place.rank + 1) * share] for tensor in recipe.dataset().tensors]
+    tensors = recipe.dataset().tensors
+    first = place.rank * share
+    starts = range(first, len(tensors[0]) - recipe.global_batch + first + 1, recipe.global_batch)
+    return itertools.cycle([[tensor[start : start + share] for tensor in tensors] for start in starts])
 
 
-def stock_step(model: nn.Module, recipe: Recipe, own: list[Tensor]) -> Step:
+def own_step(recipe: Recipe, place: lockstep.World, each: int, *, exact: bool) -> Step:
+    """Return a training step of our `ddp`, with so many lanes on each worker."""
+    trainer = lockstep.Trainer(
+        place, recipe.model, recipe.optimizer, recipe.loss, strategy="ddp", lanes=each * place.size, exact=exact
+    )
+    samples = recipe.global_batch // place.size // each
+    data = shares(recipe, place)
+
+    def step() -> object:
+        cut = zip(*(tensor.chunk(each) for tensor in next(data)), strict=True)
+        lanes = [LaneBatch(place.rank * each + i, samples, list(lane)) for i, lane in enumerate(cut)]
+        return trainer.step(Batch(0, 0, recipe.global_batch, tuple(lanes)))
+
+    return step
+
+
+def stock_step(model: nn.Module, recipe: Recipe, place: lockstep.World) -> Step:
     """Return a training step as PyTorch's tutorials write it."""
     optimizer = recipe.optimizer(model.parameters())
+    data = shares(recipe, place)
 
     def step() -> None:
-        loss = recipe.loss(model, own)
+        loss = recipe.loss(model, next(data))
         assert isinstance(loss, Tensor)
         torch.autograd.backward(loss)
         optimizer.step()
@@ -106,13 +119,19 @@ def time_steps(steps: dict[str, Step], turns: int) -> dict[str, list[float]]:
     for _ in range(turns):
         order.shuffle(ways)
         for way, step in ways:
-            dist.barrier()
-            step()  # finds the caches full of another way's weights
-            for _ in range(SAMPLES_PER_TURN):
-                began = time.perf_counter()
-                step()
-                seconds[way].append(time.perf_counter() - began)
+            seconds[way] += quietest(partial(_turn, step))
     return seconds
+
+
+def _turn(step: Step) -> list[float]:
+    dist.barrier()
+    step()  # finds the caches full of another way's weights
+    times = []
+    for _ in range(SAMPLES_PER_TURN):
+        began = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - began)
+    return times
 
 
 def measure(plan: dict[str, Any]) -> dict[str, Any]:

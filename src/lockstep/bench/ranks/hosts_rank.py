@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import lockstep
 from lockstep.bench.bench_hosts import ALONE, BUCKETS, OURS, stock
-from lockstep.bench.ranks.ddp_rank import Step, make_step, share_of, stock_step, time_steps
+from lockstep.bench.ranks.ddp_rank import Step, make_step, stock_step, time_steps
 from lockstep.bench.ranks.namespaces import WIRE
 from lockstep.bench.ranks.rank import THREADS, join, serve, settle_compiler, world
 from lockstep.comm.group import Group
@@ -32,7 +32,7 @@ def stock_on(recipe: Recipe, place: lockstep.World, megabytes: int) -> Step:
     """Return a step of torch DDP with buckets of this size."""
     torch.manual_seed(0)
     model: nn.Module = DistributedDataParallel(recipe.model(), bucket_cap_mb=megabytes, **best_settings())
-    return stock_step(model, recipe, share_of(recipe, place))
+    return stock_step(model, recipe, place)
 
 
 def measure(plan: dict[str, Any]) -> dict[str, Any]:

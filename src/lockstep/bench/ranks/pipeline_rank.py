@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from lockstep.bench.bench_pipeline import ALONE, LANES, NARROW, UPDATE, TrainedWay
 from lockstep.bench.ranks.deep_models import DeepModel, deep_model, optimizer
 from lockstep.bench.ranks.rank import THREADS, join, serve, settle_compiler, world
+from lockstep.bench.ranks.stolen_time import quietest
 from lockstep.comm.group import Group
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.mesh import Mesh
@@ -159,15 +161,19 @@ def time_steps(steps: dict[str, Step], turns: int, warm_up: int) -> dict[str, li
     for _ in range(turns):
         order.shuffle(ways)
         for way, step in ways:
-            dist.barrier()
-            step()
-            began = time.perf_counter()
-            parts = [step() for _ in range(STEPS_PER_TURN)]
-            took = (time.perf_counter() - began) / STEPS_PER_TURN
-            for name in parts[0] or {way: took}:
-                each = [part[name] for part in parts if part]
-                seconds.setdefault(name, []).append(sum(each) / len(each) if each else took)
+            for name, took in quietest(partial(_turn, way, step)).items():
+                seconds.setdefault(name, []).append(took)
     return seconds
+
+
+def _turn(way: str, step: Step) -> dict[str, float]:
+    dist.barrier()
+    step()
+    began = time.perf_counter()
+    parts = [step() for _ in range(STEPS_PER_TURN)]
+    took = (time.perf_counter() - began) / STEPS_PER_TURN
+    told = [part for part in parts if part]
+    return {name: sum(part[name] for part in told) / len(told) for name in told[0]} if told else {way: took}
 
 
 def measure(plan: dict[str, Any]) -> dict[str, Any]:
