@@ -13,7 +13,7 @@ import torch
 from lockstep import Trainer
 from lockstep.errors import BadInput
 from lockstep.strategies.ddp import strategy as ddp
-from tests.contract.groups import groups
+from tests.contract.groups import groups, started_group
 from tests.contract.lane_cases import CASES, data, make, mean, net, sgd, train, train_here, world_of
 from tests.devices import COLLECTIVES, alone, here, only_cpu
 from tests.ranks import Ranks
@@ -40,8 +40,13 @@ GROUPS = {
     "hosts-2+2": ("gloo", [2, 2]),
     "hosts-1+2": ("gloo", [1, 2]),
     "hosts-4+4": ("gloo", [4, 4]),
+    "hosts-1+1+1": ("gloo", [1, 1, 1]),
+    "sections-1+1": ("gloo in sections", [1, 1]),
+    "sections-2+2": ("gloo in sections", [2, 2]),
+    "sections-1+2": ("gloo in sections", [1, 2]),
+    "sections-4+4": ("gloo in sections", [4, 4]),
 }
-PINNED_TORCH = ("shm-8", "gloo-3", "hosts-1+2", "hosts-4+4")
+PINNED_TORCH = ("shm-8", "gloo-3", "hosts-1+2", "hosts-4+4", "hosts-1+1+1", "sections-1+2", "sections-4+4")
 """Further and large groups, which are not tried on every torch."""
 ON_DEVICES = {"pccl-2": ("pccl", [2]), "pccl-3": ("pccl", [3])}
 MANY = ["sgd", "adamw", "clipped groups", "schedule", "bfloat16", "in pieces", "now and then", "whole tensors", "woven"]
@@ -51,9 +56,8 @@ WORKERS = here([1, 2, 3, 4, 8], [2, 3, 4])
 
 @pytest.fixture(scope="module", params=groups(here(GROUPS, ON_DEVICES), PINNED_TORCH))
 def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
-    backend, hosts = request.param
-    with Ranks(sum(hosts), backend) as started:
-        yield started, hosts
+    with started_group(*request.param) as group:
+        yield group
 
 
 @pytest.mark.thinned("group", 6)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.contract.groups import started_group
 from tests.contract.lane_cases import CASES, go_on, make, train, world_of
 from tests.devices import alone, here
 from tests.ranks import Ranks
@@ -46,6 +47,7 @@ GROUPS = {
     "shm-4": ("shm", [4]),
     "gloo-3": ("gloo", [3]),
     "hosts-2+1": ("gloo", [2, 1]),
+    "sections-2+1": ("gloo in sections", [2, 1]),
 }
 
 
@@ -54,9 +56,8 @@ ON_DEVICES = {"pccl-3": ("pccl", [3])}
 
 @pytest.fixture(scope="module", params=list(here(GROUPS, ON_DEVICES).values()), ids=list(here(GROUPS, ON_DEVICES)))
 def group(request: pytest.FixtureRequest) -> Iterator[tuple[Ranks, list[int]]]:
-    backend, hosts = request.param
-    with Ranks(sum(hosts), backend) as started:
-        yield started, hosts
+    with started_group(*request.param) as group:
+        yield group
 
 
 @pytest.mark.thinned("group", 4)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.comm import libc
-from lockstep.exchange import host_buffers
+from lockstep.exchange import whole_sums
 from lockstep.exchange.traffic import Abandoned, Parcel, Traffic
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def tag_of(section: int, *, back: bool) -> int:
     """Return the tag of a section's messages: its pieces are in order, sections are not. 0 is for the rest."""
-    return host_buffers.TAG + 1 + 2 * section + back
+    return whole_sums.TAG + 1 + 2 * section + back
 
 
 class HostTraffic(Traffic):

@@ -35,9 +35,9 @@ from lockstep.comm.group import Group
 from lockstep.comm.identity import Identity
 from lockstep.comm.shm import ShmGroup
 from lockstep.exchange.base import Exchange
-from lockstep.exchange.host_buffers import HostBuffers
 from lockstep.exchange.host_traffic import HostTraffic
 from lockstep.exchange.traffic import Parcel, Traffic
+from lockstep.exchange.whole_sums import WholeSums
 from lockstep.lanes.tree import additions, merge_plan
 from lockstep.torch_compat.distributed import PrefixStore, default_store
 
@@ -93,6 +93,8 @@ class ArenaPerHost(Exchange):
         self._group = group.process_group
         self.arena = arena
         self._ranks = next(ranks for ranks in hosts if self.rank in ranks)
+        self.first_here = self._ranks[0]
+        """The first rank of this host."""
         self._first = [ranks[0] for ranks in hosts]
         carrying = [carriers(ranks, self.workers) for ranks in hosts]
         self.sources = [carrier[self.rank] for carrier in carrying]
@@ -160,10 +162,10 @@ class ArenaPerHost(Exchange):
         rows = zip(keys, weights, strict=True)
         return HostTraffic(self, [(self._made[key], self._inboxes[key], flat) for key, flat in rows], pieces)
 
-    def buffers(self, partials: Sequence[Sequence[Tensor]], means: Sequence[Tensor], others: int) -> HostBuffers:
-        """Return the messages of a step for buffers; `others` are those that are not floats."""
-        made = [self._made[id(one[0])] for one in partials]
-        return HostBuffers(self, list(zip(made, means, strict=True)), others)
+    def whole_sums(self, partials: Sequence[Sequence[Tensor]], lengths: Sequence[int], numbers: int) -> WholeSums:
+        """Return the messages of a step that carry small sums whole, so many elements of each, with so many numbers."""
+        rows = zip(partials, lengths, strict=True)
+        return WholeSums(self, [[full[:used] for full in self._made[id(one[0])]] for one, used in rows], numbers)
 
     def add_up_host(self, slices: Sequence[Tensor]) -> None:
         """Do step 1 for one slice of all the host's partials, in place."""
@@ -176,24 +178,28 @@ class ArenaPerHost(Exchange):
         flat[self._slice(flat, self.rank)].copy_(reduced)  # nothing to copy where it was added up in place
         self._spread(flat)
         self.barrier()
-        return flat if self.rank == self._ranks[0] else None
+        return flat if self.rank == self.first_here else None
 
     def sum_disjoint(self, numbers: Tensor) -> Tensor:
         """Add up within each host, between their first ranks, and tell each host: exact in any order."""
-        group, together = self.arena.group, len(self._ranks) > 1
-        if together:
-            group.allreduce([numbers], _now(dist.AllreduceOptions()))
-        if self.rank == self._ranks[0]:
+        numbers = self.sum_on_host(numbers)
+        if self.rank == self.first_here:
             others = [rank for rank in self._first if rank != self.rank]
             inbox = [torch.empty_like(numbers) for _ in others]
             pending = [self.receive(buffer, rank) for buffer, rank in zip(inbox, others, strict=True)]
             _wait([*pending, *(self.send(numbers, rank) for rank in others)])
             for buffer in inbox:
                 numbers += buffer
-        if together:
+        if len(self._ranks) > 1:
             options = _now(dist.BroadcastOptions())
             options.rootRank, options.rootTensor = 0, 0
-            group.broadcast([numbers], options)
+            self.arena.group.broadcast([numbers], options)
+        return numbers
+
+    def sum_on_host(self, numbers: Tensor) -> Tensor:
+        """Add up within this host; all its ranks have come this far."""
+        if len(self._ranks) > 1:
+            self.arena.group.allreduce([numbers], _now(dist.AllreduceOptions()))
         return numbers
 
     def broadcast_weights(self, flat: Tensor) -> None:

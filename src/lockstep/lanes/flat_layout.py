@@ -51,6 +51,11 @@ class Section:
     numel: int
     """Length, including padding; a multiple of workers times BLOCK."""
 
+    @property
+    def used(self) -> int:
+        """Whole blocks that have tensors in them: the length for one worker."""
+        return max(1, tensor_blocks(self.slots[-1].stop)) * BLOCK
+
     def part(self, workers: int, rank: int) -> range:
         """Return the elements that one worker owns."""
         length = self.numel // workers

@@ -79,6 +79,8 @@ def arena_bytes(training: Training, workers: int, here: Sequence[int] | None = N
 class ExactWorker:
     """One worker's side of the exact step."""
 
+    answers = True
+    """Whether what this worker updates is its own in a saved state; not if another one has the same."""
     _keep = False
     """Whether sums of large gradients stay where backward made them: nobody else reads them, see kept_sums.py."""
 
@@ -92,13 +94,15 @@ class ExactWorker:
         """An optimizer that looks at whole tensors runs on whole tensors, once for each copy of the weights."""
         self.how = How(exchange=exchange.name, optimizer=f"replicated: {why}" if why else "on slices")
         self.layout = self._lay_out(sliced.group_keys(self.optimizer, trained), part=part)
-        self.parts = [s.part(exchange.workers, exchange.rank) for s in self.layout.sections]
+        self.parts = self._own_parts()
+        """Of each section, the elements that this worker updates."""
         self._partials: list[list[Tensor]] = []
         """Of each section, the sums over lanes that this worker holds whole."""
         self.slices = self._hold_weights()
         """Of each section, the weights that this worker updates."""
         buffers = self.layout.buffers
         self._buffer_means = [exchange.weights(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
+        self._buffer_lengths = [section.used for section in buffers.sections]
         self._buffer_parts = [s.part(exchange.workers, exchange.rank) for s in buffers.sections]
         self._buffer_partials = [exchange.partials(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
         self._slots = self._lane_slots()
@@ -112,6 +116,9 @@ class ExactWorker:
         # One worker has nobody to exchange with: adding up its lanes and dividing belongs to its gradients.
         self._waiting, self._exchanging = ("wait", "exchange") if exchange.workers > 1 else ("backward", "backward")
         self._sent = self._bytes_sent() if exchange.workers > 1 else 0
+
+    def _own_parts(self) -> list[range]:
+        return [section.part(self.exchange.workers, self.exchange.rank) for section in self.layout.sections]
 
     def _lay_out(self, groups: list[int], *, part: bool) -> ModelLayout:
         """Return where each weight lies."""
@@ -314,12 +321,16 @@ class ExactWorker:
 
     def _clip(self, reduced: list[GradientRun], limit: float) -> None:
         """Scale the gradient so that its norm is at most `limit`; the norm is summed by blocks, see [Note: blocks]."""
-        squares = self.exchange.sum_disjoint(self._norms.squares(reduced))
+        squares = self._all_squares(self._norms.squares(reduced))
         # fsum is exact, so it does not matter who summed which block
         norm = math.sqrt(math.fsum(self._every_block(squares.tolist())))
         if norm > limit:
             for run in reduced:
                 run.values.mul_(limit / (norm + 1e-6))
+
+    def _all_squares(self, own: Tensor) -> Tensor:
+        """Return every worker's squares."""
+        return self.exchange.sum_disjoint(own)
 
     def _every_block(self, squares: list[float]) -> list[float]:
         """Return the blocks of the whole model: here, those of this worker's."""
@@ -375,10 +386,8 @@ class ExactWorker:
     def _update_whole(self, reduced: list[GradientRun], clock: Clock) -> None:
         """Update whole tensors: an optimizer with a norm per tensor cannot work on slices."""
         if not self._keep:
-            both = zip(self._partials, reduced, strict=True)
-            flats = [self.exchange.whole_gradient(partials, run.values) for partials, run in both]
+            reduced = self._gather_gradient(reduced)
             clock.lap(self._exchanging)
-            reduced = [GradientRun(section, 0, flat) for section, flat in enumerate(flats) if flat is not None]
         if not reduced:
             return
         for run in reduced:
@@ -388,6 +397,12 @@ class ExactWorker:
         self.optimizer.step()
         for parameter in self.layout.parameters:
             parameter.grad = None
+
+    def _gather_gradient(self, reduced: list[GradientRun]) -> list[GradientRun]:
+        """Return the whole gradient to a worker that updates whole tensors; nothing: another one does."""
+        both = zip(self._partials, reduced, strict=True)
+        flats = [self.exchange.whole_gradient(partials, run.values) for partials, run in both]
+        return [GradientRun(section, 0, flat) for section, flat in enumerate(flats) if flat is not None]
 
     def _index(self, parameter: nn.Parameter) -> int:
         return next(i for i, own in enumerate(self.layout.parameters) if own is parameter)

@@ -114,6 +114,8 @@ class _Slices:
         """Set the part of one state tensor that lies in this worker's chunks."""
         number, slot = self._places[owner]
         chunks = self._chunks[number]
+        if not chunks:  # another worker updates all of it
+            return
         known: Tensor | None = self._state[chunks[0].weight].get(key)
         if key in SCALARS:  # the same for all of a section: see check_counters
             for chunk in chunks if known is None else ():

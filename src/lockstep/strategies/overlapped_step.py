@@ -3,7 +3,7 @@
 A section (sectioned_step.py) is complete early; its slices are sent, added up and updated in pieces. See
 exchange/traffic.py for the protocol.
 
-Buffers travel by themselves, beside the last weights: see exchange/host_buffers.py.
+Buffers travel by themselves, beside the last weights: see exchange/whole_sums.py.
 
 What needs the whole gradient first (clipping, an optimizer that looks at whole tensors, hooks around an optimizer's
 step) leaves the way back as it is: then sums alone travel during backward.
@@ -46,7 +46,7 @@ class OverlappedWorker(SectionedWorker):
         self._chunks_of = {piece: self._chunks_in(piece) for piece in self._pieces}
         self._traffic = exchange.traffic(self._partials, self._weights, self._pieces)
         count = self.layout.buffers.pack_others().numel()
-        self._buffers = exchange.buffers(self._buffer_partials, self._buffer_means, count)
+        self._buffers = exchange.whole_sums(self._buffer_partials, self._buffer_lengths, count)
         self._courier: Courier | None = None
         self._told = threading.Event()
         self._numbers = torch.empty(0)
@@ -121,9 +121,9 @@ class OverlappedWorker(SectionedWorker):
         for section in self._rest:
             self._traffic.complete(section)
         self.exchange.barrier()
-        self._buffers.leave(others)
+        self._buffers.leave(others if self.exchange.rank == 0 else torch.zeros_like(others))
         self._traffic.everyone_is_done()
-        return self._numbers, self._buffers.others
+        return self._numbers, self._buffers.numbers
 
     def _reduce(self, weight: float) -> list[sliced.GradientRun]:
         """Step 3: wait for the courier; where it updates too, nothing is left to do."""
@@ -143,7 +143,10 @@ class OverlappedWorker(SectionedWorker):
 
     def _share(self, lanes: int) -> None:
         """Step 5: all that travelled is put in place."""
-        self._buffers.arrive(lanes)
+        self._buffers.arrive()
+        if self._buffers.active:
+            for number, mean in enumerate(self._buffer_means):
+                mean[: self._buffer_lengths[number]] = self._buffers.mean(number, lanes)
         self._traffic.settle()
         if not self._updates:
             self._share_weights()

@@ -20,6 +20,8 @@ def worker_holdings(worker: ExactWorker) -> list[Holding]:
 
     Weights are seen by several workers, or copied to them; each answers for the slice that it updates.
     """
+    if not worker.answers:
+        return []
     return [
         *_parameters(worker),
         *_rest(worker),

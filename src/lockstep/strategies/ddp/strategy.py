@@ -19,6 +19,7 @@ from lockstep.strategies.base import How, StepStats, Strategy, Training, Tuned
 from lockstep.strategies.bucketed_step import BucketedWorker
 from lockstep.strategies.exact_step import ExactWorker, arena_bytes
 from lockstep.strategies.load_state import check_slices, load_workers, tuned
+from lockstep.strategies.one_message_step import OneMessageWorker, small_enough
 from lockstep.strategies.overlapped_step import OverlappedWorker
 from lockstep.strategies.worker_state import worker_holdings
 
@@ -75,12 +76,13 @@ class Exact(Strategy):
 
 
 def make_worker(training: Training, exchange: Exchange, device: str) -> ExactWorker:
-    """Return a worker that exchanges during backward, where the exchange can."""
+    """Return a worker that exchanges during backward, where the exchange can and the model is worth it."""
     if not training.synchronised:  # else workers meet inside the model, and the wire and this thread are busy with that
         if isinstance(exchange, Collective):
             return BucketedWorker(training, exchange, device)
         if isinstance(exchange, ArenaPerHost):
-            return OverlappedWorker(training, exchange, device)
+            small = small_enough(training, len(exchange.told_by))
+            return (OneMessageWorker if small else OverlappedWorker)(training, exchange, device)
     return ExactWorker(training, exchange, device)
 
 
