@@ -45,8 +45,18 @@ GROUPS = {
     "sections-2+2": ("gloo in sections", [2, 2]),
     "sections-1+2": ("gloo in sections", [1, 2]),
     "sections-4+4": ("gloo in sections", [4, 4]),
+    "sections-1+1+1": ("gloo in sections", [1, 1, 1]),
 }
-PINNED_TORCH = ("shm-8", "gloo-3", "hosts-1+2", "hosts-4+4", "hosts-1+1+1", "sections-1+2", "sections-4+4")
+PINNED_TORCH = (
+    "shm-8",
+    "gloo-3",
+    "hosts-1+2",
+    "hosts-4+4",
+    "hosts-1+1+1",
+    "sections-1+2",
+    "sections-4+4",
+    "sections-1+1+1",
+)
 """Further and large groups, which are not tried on every torch."""
 ON_DEVICES = {"pccl-2": ("pccl", [2]), "pccl-3": ("pccl", [3])}
 MANY = ["sgd", "adamw", "clipped groups", "schedule", "bfloat16", "in pieces", "now and then", "whole tensors", "woven"]

@@ -30,7 +30,7 @@ from lockstep.bench.contract import (
 from lockstep.bench.ranks.namespaces import WIRE, hosts, unavailable
 from lockstep.bench.ranks.processes import run_ranks
 
-ALONE, OURS = "no communication", "lockstep ddp"
+ALONE, OURS, MESSAGES = "no communication", "lockstep ddp", "messages alone"
 BUCKETS = (1, 5, 25)
 """Megabytes of torch DDP's buckets; the fastest of them is the opponent."""
 NODES = 2
@@ -67,7 +67,7 @@ class Case:
 
     @property
     def wire(self) -> float:
-        """Seconds that the least number of bytes need on the wire."""
+        """Seconds that the least number of bytes would need on the wire without headers, pauses and copies."""
         return self.least * 8 / (self.gigabits * 1e9)
 
     @property
@@ -98,7 +98,8 @@ def run(settings: BenchSettings, tell: Tell) -> Measurements:
 
 NOTE = (
     "Two network namespaces on one machine, whose cores all ranks and the kernel's copies share; CPU only. Torch DDP "
-    f"has buckets of {', '.join(map(str, BUCKETS))} MB, in the same processes, and ours is compared with the fastest."
+    f"has buckets of {', '.join(map(str, BUCKETS))} MB, in the same processes, and ours is compared with the fastest. "
+    f"{MESSAGES.capitalize()}: the least number of bytes both ways at once over gloo, in the same processes."
 )
 
 
@@ -127,9 +128,15 @@ def judged(case: Case) -> list[Figure]:
     least = Side(name="least", unit=Unit.BYTES, measured=Quantity(value=case.least))
     figures.append(figure(f"{case.name}: bytes of a step / least", bytes_sent, least, at_most(BYTES_GOAL)))
     if (case.model, case.gigabits) == (HARD, SLOW):
-        bound = max(case.seconds(ALONE).value, case.wire)
-        limit = Side(name="the longer of compute and wire", unit=Unit.SECONDS, measured=Quantity(value=bound))
-        figures.append(figure(f"{case.name}: step / max(compute, wire)", ours, limit, at_most(WHOLE_GOAL)))
+        longer = max((ALONE, MESSAGES), key=lambda way: case.seconds(way).value)
+        figures.append(
+            figure(
+                f"{case.name}: step / the longer of compute and messages alone",
+                ours,
+                seconds(longer, case.seconds(longer)),
+                at_most(WHOLE_GOAL),
+            )
+        )
     return figures
 
 
@@ -153,10 +160,12 @@ def wire_table(cases: Sequence[Case]) -> Table:
         )
         hidden = Quantity(value=statistics.median(start["hidden"] for start in case.starts))
         row = {"least": Quantity(value=case.least), OURS: sent, "torch DDP": stock_sent}
-        rows.append({**_head(case), **row, "wire time": Quantity(value=case.wire), "exchange hidden": hidden})
+        times = {"wire time": Quantity(value=case.wire), MESSAGES: case.seconds(MESSAGES)}
+        rows.append({**_head(case), **row, **times, "exchange hidden": hidden})
     columns = (
         *(TableColumn(name=name, unit=Unit.BYTES) for name in ("least", OURS, "torch DDP")),
         TableColumn(name="wire time", unit=Unit.SECONDS),
+        TableColumn(name=MESSAGES, unit=Unit.SECONDS, spread="quartiles"),
         TableColumn(name="exchange hidden", unit=Unit.SHARE),
     )
     title = "bytes that a host sends in a step, and the share of our exchange behind backward"

@@ -348,9 +348,13 @@ class ExactWorker:
 
     @property
     def _in_parts(self) -> bool:
-        """Say whether sums can be divided just before they are used: not if something needs the whole gradient."""
-        whole = self.replicated or self.training.clip is not None or has_step_hooks(self.optimizer)
-        return self._keep and not whole
+        """Say whether sums can be divided just before they are used."""
+        return self._keep and not self._needs_whole_gradient
+
+    @property
+    def _needs_whole_gradient(self) -> bool:
+        """Say whether nothing can be updated before all is added up; hooks may come and go between steps."""
+        return self.replicated or self.training.clip is not None or has_step_hooks(self.optimizer)
 
     def _update_in_parts(self, weight: float) -> None:
         """Do steps 3 and 4 part by part, see [Note: in parts]."""

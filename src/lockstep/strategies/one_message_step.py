@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lockstep.exchange.hosts import ArenaPerHost
     from lockstep.strategies.clock import Clock
 
-MOST = 1 << 20
+MOST = 4 << 20
 """Bytes that a host may send in a step."""
 
 
@@ -60,7 +60,7 @@ class OneMessageWorker(ExactWorker):
         return super()._fold_lanes(run, table, clock)
 
     def _tell(self, table: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-        """Do steps 1 and 2: sums go with the numbers."""
+        """Do steps 1 and 2; of buffers that are no floats, the owner of lane 0 has the right ones."""
         numbers = torch.cat([table.flatten(), others if self.exchange.rank == 0 else torch.zeros_like(others)])
         self._sums.leave(self.exchange.sum_on_host(numbers))
         self._sums.arrive()

@@ -24,7 +24,6 @@ from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import LaneLoss, Training
 from lockstep.strategies.exact_step import LaneSlot
 from lockstep.strategies.sectioned_step import SectionedWorker
-from lockstep.torch_compat.optimizers import has_step_hooks
 
 if TYPE_CHECKING:
     from lockstep.exchange.hosts import ArenaPerHost
@@ -73,7 +72,7 @@ class OverlappedWorker(SectionedWorker):
         self._told.clear()
         self._traffic.begin()
         self._buffers.begin()
-        self._updates = self.training.clip is None and not self.replicated and not has_step_hooks(self.optimizer)
+        self._updates = not self._needs_whole_gradient
         self._courier = Courier(lambda: self._carry(known))
 
     def _complete(self, section: int) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import lockstep
-from lockstep.bench.bench_hosts import ALONE, BUCKETS, OURS, stock
+from lockstep.bench.bench_hosts import ALONE, BUCKETS, MESSAGES, OURS, stock
 from lockstep.bench.ranks.ddp_rank import Step, make_step, stock_step, time_steps
 from lockstep.bench.ranks.namespaces import WIRE
 from lockstep.bench.ranks.rank import THREADS, join, serve, settle_compiler, world
@@ -20,6 +20,7 @@ from lockstep.comm.group import Group
 from lockstep.recipe import Recipe
 from lockstep.recipe_file import load
 from lockstep.strategies.base import StepStats
+from lockstep.strategies.overlapped_step import PIECE
 from lockstep.strategies.torch_ddp.strategy import best_settings
 from lockstep.train.malloc import keep_freed_memory
 from lockstep.train.result import gather
@@ -35,6 +36,20 @@ def stock_on(recipe: Recipe, place: lockstep.World, megabytes: int) -> Step:
     return stock_step(model, recipe, place)
 
 
+def messages_alone(numel: int, place: lockstep.World) -> Step:
+    """Return the traffic of a step without the step: between two hosts, each rank with one of the other."""
+    peer, numel = (place.rank + place.size // 2) % place.size, numel // (place.size // 2)
+    gone, come = (torch.split(torch.zeros(numel), PIECE) for _ in range(2))
+
+    def step() -> None:
+        works = [dist.irecv(one, peer) for one in come] + [dist.isend(one, peer) for one in gone]
+        for work in works:
+            assert work is not None
+            work.wait()
+
+    return step
+
+
 def measure(plan: dict[str, Any]) -> dict[str, Any]:
     """Return the slowest rank's seconds of every sample, and what our exchange sends and hides."""
     torch.set_num_threads(THREADS)
@@ -45,6 +60,8 @@ def measure(plan: dict[str, Any]) -> dict[str, Any]:
     stats: list[StepStats] = []
     steps: dict[str, Step] = {ALONE: make_step(ALONE, recipe, place, {})}
     steps |= {stock(size): stock_on(recipe, place, size) for size in BUCKETS}
+    parameters = list(recipe.model().parameters())
+    steps[MESSAGES] = messages_alone(sum(p.numel() for p in parameters), place)
     ours = make_step(OURS, recipe, place, {})
     steps[OURS] = lambda: stats.append(ours())  # type: ignore[arg-type]
     seconds = time_steps(steps, plan["turns"])
@@ -52,7 +69,7 @@ def measure(plan: dict[str, Any]) -> dict[str, Any]:
     hidden = statistics.median(one.hidden / (one.hidden + one.seconds["exchange"]) for one in stats[3:])
     return {
         "seconds": {way: [max(ranks) for ranks in rows] for way, rows in slowest.items()},
-        "gradients": sum(p.numel() * p.element_size() for p in recipe.model().parameters()),
+        "gradients": sum(p.numel() * p.element_size() for p in parameters),
         "bytes": {OURS: _bytes(ours), stock(BUCKETS[-1]): _bytes(steps[stock(BUCKETS[-1])])},
         "hidden": hidden,
     }
