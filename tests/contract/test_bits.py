@@ -93,6 +93,21 @@ def refused_by_one_host(rank: int, size: int, hosts: list[int]) -> str:
     return trainer.strategy.how().exchange
 
 
+def on_another_processor(rank: int, size: int) -> str:
+    """Rank 1 computes with other vectors; what all ranks then do."""
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "other")
+        trainer = Trainer(world_of(rank, size, "gloo", [1, 1]), net, sgd(), mean, strategy="ddp", lanes=8)
+    return trainer.strategy.how().optimizer
+
+
+@only_cpu
+def test_hosts_that_may_round_otherwise_do_not_both_update() -> None:
+    with Ranks(2, "gloo") as ranks:
+        assert ranks.run(on_another_processor) == ["on slices"] * 2
+
+
 def started_here(rank: int, size: int) -> tuple[list[tuple[int, bool]], float]:
     """Return the sections that left in the second step, and whether backward was under way; and what was hidden."""
     trainer = make("mlp", "ddp", world_of(rank, size, COLLECTIVES, [size]), size)

@@ -13,8 +13,8 @@ from lockstep.exchange.host_traffic import Signals
 from lockstep.lanes.flat_layout import lay_out
 from lockstep.lanes.tree import Node
 from lockstep.settings import Settings
+from lockstep.strategies.arena_size import PAGE, arena_bytes
 from lockstep.strategies.base import Training
-from lockstep.strategies.exact_step import PAGE, arena_bytes
 
 
 def training(lanes: int) -> Training:
@@ -43,5 +43,6 @@ def test_there_is_room_for_weights_and_partials(workers: int, here: list[int] | 
         sections = lay_out([tuple(tensor.shape) for tensor in floats], keys, workers)
         need = copies * sum(Arena.room(section.numel, torch.float32) for section in sections)
         assert need <= arena_bytes(asked, workers, here)
-    signals = PAGE + Signals.room(len([*asked.model.parameters(), *asked.model.buffers()]), workers)
+    signals = 2 * PAGE + Signals.room(len([*asked.model.parameters(), *asked.model.buffers()]), workers)
+    signals += Arena.room(2 * lanes, torch.float64)
     assert (arena_bytes(asked, workers, here) - signals) % copies == 0, "as many copies as partials, and the weights"

@@ -47,3 +47,4 @@ def test_every_element_has_one_place(shapes: list[tuple[int, ...]], workers: int
 def test_places_do_not_depend_on_the_workers(shapes: list[tuple[int, ...]]) -> None:
     keys = ["a"] * len(shapes)
     assert len({lay_out(shapes, keys, workers)[0].slots for workers in (1, 2, 3, 8)}) == 1
+    assert {lay_out(shapes, keys, workers)[0].used for workers in (1, 2, 3, 8)} == {lay_out(shapes, keys, 1)[0].numel}

@@ -4,7 +4,7 @@
     InProcess          tensors of threads             one flat tensor       thread r, between two barriers
     SharedArena        per-rank buffers in the arena  one flat tensor       rank r, between two barriers
     Collective         own tensors, all-to-all        own, all-gathered     rank r, after the exchange
-    ArenaPerHost       as SharedArena, on each host   one per host          rank r, see exchange/hosts.py
+    ArenaPerHost       as SharedArena, on each host   one per host          rank r, or one of each host: see hosts.py
 
 [Note: in place]
 The sum is made in place, in the first partial's memory: rank r is the only one that touches slice r between the two

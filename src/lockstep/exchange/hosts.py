@@ -14,11 +14,13 @@
 
 So a host holds one copy of the weights, the world one copy of the optimizer's state, and a host sends and receives
 what a ring all-reduce between hosts would. Hosts may have different numbers of ranks, dealt out in any order.
+What is small goes whole instead, and is updated on every host: see whole_sums.py.
 """
 
 from __future__ import annotations
 
 import json
+import platform
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -56,6 +58,12 @@ def ranks_by_host(group: Group, node: int) -> list[list[int]]:
     return list(hosts.values())
 
 
+def hosts_alike(group: Group) -> bool:
+    """Say whether all ranks compute with the same vectors and as many threads, so with the same bits; a collective."""
+    own = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
+    return len(set(all_gather_text(own, group))) == 1
+
+
 def carriers(ranks: Sequence[int], workers: int) -> dict[int, int]:
     """Return who carries each slice (by its owner) on the host of these ranks: the owner, or the ranks in turn."""
     foreign = [owner for owner in range(workers) if owner not in ranks]
@@ -85,8 +93,12 @@ def host_arena(group: Group, ranks: Sequence[int], nbytes: int) -> Arena:
 class ArenaPerHost(Exchange):
     """Workers that are processes of several hosts, which share memory within each."""
 
-    def __init__(self, arena: Arena, lanes: int, group: Group, hosts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, arena: Arena, lanes: int, group: Group, hosts: Sequence[Sequence[int]], *, alike: bool = True
+    ) -> None:
+        """`alike`: the hosts' processors give the same bits for the same arithmetic."""
         super().__init__(lanes, group.size, group.rank)
+        self.alike = alike
         together = any(len(ranks) > 1 for ranks in hosts)
         self.name = f"arena + {group.backend}" if together else f"messages over {group.backend}"
         assert group.process_group is not None

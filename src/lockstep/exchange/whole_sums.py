@@ -35,14 +35,15 @@ class WholeSums:
             exchange.weights(numbers, torch.float64, "cpu") if numbers else torch.zeros(0, dtype=torch.float64)
         )
         """The sum of all hosts' numbers; there when `arrive` is done, and the host has met."""
-        self._boxes = [Box([made[0] for made in partials], count, numbers) for _, count in exchange.told_by]
-        self._works: list[dist.Work] = []
-        self.active = bool(partials or numbers) and exchange.rank in (first for first, _ in exchange.told_by)
+        self.active = bool(partials or numbers) and exchange.rank == exchange.first_here
         """Whether this rank sends and receives."""
+        kinds, hosts = [made[0] for made in partials], exchange.told_by if self.active else []
+        self._boxes = [Box(kinds, count, numbers) for _, count in hosts]
+        self._works: list[dist.Work] = []
 
     def begin(self) -> None:
-        """Start a step: be ready for the other hosts."""
-        if self.active:
+        """Start a step: be ready for the other hosts, unless a step that failed has left this so."""
+        if self.active and not self._works:
             self._works = [self._exchange.receive(box.memory, rank, TAG) for rank, box in self._of_others()]
 
     def leave(self, numbers: Tensor) -> None:
@@ -63,11 +64,19 @@ class WholeSums:
             return
         for work in self._works:
             work.wait()
+        self._works = []
         torch.sum(torch.stack([box.numbers for box in self._boxes]), 0, out=self.numbers)
 
     def mean(self, number: int, weight: float) -> Tensor:
         """Return one of the sums over all lanes, divided; only where this is active, and once a step."""
         return self._exchange.add_up_all([part for box in self._boxes for part in box.sums[number]], weight)
+
+    def put_means(self, first: int, targets: Sequence[Tensor], weight: float) -> None:
+        """Put the sums from number `first` on, divided, where they belong."""
+        if self.active:
+            for number, target in enumerate(targets, first):
+                mean = self.mean(number, weight)
+                target[: mean.numel()] = mean
 
     @property
     def _own(self) -> Box:

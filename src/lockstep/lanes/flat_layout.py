@@ -53,7 +53,7 @@ class Section:
 
     @property
     def used(self) -> int:
-        """Whole blocks that have tensors in them: the length for one worker."""
+        """Elements up to the end of the last block that has a tensor: the length for one worker."""
         return max(1, tensor_blocks(self.slots[-1].stop)) * BLOCK
 
     def part(self, workers: int, rank: int) -> range:

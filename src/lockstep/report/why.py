@@ -223,7 +223,8 @@ def _optimizer(scene: Scene) -> str | None:
     if share < OPTIMIZER:
         return None
     if row.strategy == DEFAULT:
-        return f"spends {share:.0%} of the step in the optimizer, divided over the workers already; use a fused one"
+        divided = "" if row.optimizer.startswith("replicated") else ", divided over the workers already"
+        return f"spends {share:.0%} of the step in the optimizer{divided}; use a fused one"
     faster = scene.measured(DEFAULT)
     whose = "" if row.workers == 1 else ", on every worker the whole of it"
     return (

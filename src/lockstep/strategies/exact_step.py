@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,8 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.exchange.base import Exchange
-from lockstep.exchange.host_traffic import Signals
-from lockstep.lanes.flat_layout import BLOCK, slots_within
+from lockstep.lanes.flat_layout import slots_within
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.lanes.tree import Fold, folding, running_sum
 from lockstep.nn.convert import without_samples
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from lockstep.data.loader import LaneBatch
     from lockstep.strategies.clock import Clock
 
-PAGE = 4096
 PART = 1 << 19
 """Elements that are divided and updated together, at least."""
 
@@ -62,18 +60,6 @@ class LaneSlot(NamedTuple):
 
 
 Forward = Callable[[nn.Module, "LaneBatch", int], LaneLoss]
-
-
-def arena_bytes(training: Training, workers: int, here: Sequence[int] | None = None) -> int:
-    """Return how much memory the workers of a host (all of them, if not `here`) must share for this model."""
-    held = Exchange.held(training.units, workers)
-    copies = 1 + sum(len(held[rank]) for rank in (range(workers) if here is None else here))
-    tensors = [*training.model.parameters(), *training.model.buffers()]
-    # Every tensor could have a section of its own: a generous bound, of which only what is used is ever touched. Other
-    # buffers than floats are numbers of eight bytes.
-    sizes = [tensor.numel() * (tensor.element_size() if tensor.is_floating_point() else 8) for tensor in tensors]
-    room = sum(size + 8 * BLOCK * (workers + 1) + PAGE for size in sizes)
-    return copies * room + PAGE + Signals.room(len(tensors), workers)
 
 
 class ExactWorker:
@@ -102,7 +88,6 @@ class ExactWorker:
         """Of each section, the weights that this worker updates."""
         buffers = self.layout.buffers
         self._buffer_means = [exchange.weights(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
-        self._buffer_lengths = [section.used for section in buffers.sections]
         self._buffer_parts = [s.part(exchange.workers, exchange.rank) for s in buffers.sections]
         self._buffer_partials = [exchange.partials(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
         self._slots = self._lane_slots()
@@ -289,8 +274,7 @@ class ExactWorker:
 
     def _tell(self, table: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """Step 2: each lane's numbers come from its owner, the integer buffers from the owner of lane 0."""
-        mine = others if self.exchange.rank == 0 else torch.zeros_like(others)
-        both = self.exchange.sum_disjoint(torch.cat([table.flatten(), mine.to(self.device)]))
+        both = self.exchange.sum_disjoint(torch.cat([table.flatten(), self._own_others(others).to(self.device)]))
         return both[: table.numel()].view_as(table), both[table.numel() :]
 
     def _reduce(self, weight: float) -> list[GradientRun]:
@@ -381,6 +365,10 @@ class ExactWorker:
         self._share_weights()
         for mean in self._buffer_means:
             self.exchange.gather_weights(mean)
+
+    def _own_others(self, others: Tensor) -> Tensor:
+        """Return the buffers that are not floats as they go into a sum over workers: rank 0's count."""
+        return others if self.exchange.rank == 0 else torch.zeros_like(others)
 
     def _share_weights(self) -> None:
         if not self.replicated:

@@ -45,7 +45,8 @@ class OverlappedWorker(SectionedWorker):
         self._chunks_of = {piece: self._chunks_in(piece) for piece in self._pieces}
         self._traffic = exchange.traffic(self._partials, self._weights, self._pieces)
         count = self.layout.buffers.pack_others().numel()
-        self._buffers = exchange.whole_sums(self._buffer_partials, self._buffer_lengths, count)
+        used = [section.used for section in self.layout.buffers.sections]
+        self._buffers = exchange.whole_sums(self._buffer_partials, used, count)
         self._courier: Courier | None = None
         self._told = threading.Event()
         self._numbers = torch.empty(0)
@@ -120,7 +121,7 @@ class OverlappedWorker(SectionedWorker):
         for section in self._rest:
             self._traffic.complete(section)
         self.exchange.barrier()
-        self._buffers.leave(others if self.exchange.rank == 0 else torch.zeros_like(others))
+        self._buffers.leave(self._own_others(others))
         self._traffic.everyone_is_done()
         return self._numbers, self._buffers.numbers
 
@@ -143,9 +144,7 @@ class OverlappedWorker(SectionedWorker):
     def _share(self, lanes: int) -> None:
         """Step 5: all that travelled is put in place."""
         self._buffers.arrive()
-        if self._buffers.active:
-            for number, mean in enumerate(self._buffer_means):
-                mean[: self._buffer_lengths[number]] = self._buffers.mean(number, lanes)
+        self._buffers.put_means(0, self._buffer_means, lanes)
         self._traffic.settle()
         if not self._updates:
             self._share_weights()

@@ -1,4 +1,7 @@
-"""`ddp`: a process per worker; the host's workers share one copy of weights, and each updates a slice of it."""
+"""`ddp`: a process per worker; the host's workers share one copy of weights, and each updates a slice of it.
+
+Between hosts, a small model is updated whole by one worker of each.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from lockstep.comm.broadcast import all_gather_text
 from lockstep.errors import BadInput
 from lockstep.exchange.base import Exchange
 from lockstep.exchange.collective import Collective
-from lockstep.exchange.hosts import ArenaPerHost, host_arena, ranks_by_host
+from lockstep.exchange.hosts import ArenaPerHost, host_arena, hosts_alike, ranks_by_host
 from lockstep.exchange.in_process import InProcess
 from lockstep.exchange.shared_arena import SharedArena
+from lockstep.strategies.arena_size import arena_bytes
 from lockstep.strategies.base import How, StepStats, Strategy, Training, Tuned
 from lockstep.strategies.bucketed_step import BucketedWorker
-from lockstep.strategies.exact_step import ExactWorker, arena_bytes
+from lockstep.strategies.exact_step import ExactWorker
 from lockstep.strategies.load_state import check_slices, load_workers, tuned
 from lockstep.strategies.one_message_step import OneMessageWorker, small_enough
 from lockstep.strategies.overlapped_step import OverlappedWorker
@@ -81,7 +85,7 @@ def make_worker(training: Training, exchange: Exchange, device: str) -> ExactWor
         if isinstance(exchange, Collective):
             return BucketedWorker(training, exchange, device)
         if isinstance(exchange, ArenaPerHost):
-            small = small_enough(training, len(exchange.told_by))
+            small = exchange.alike and small_enough(training, [count for _, count in exchange.told_by])
             return (OneMessageWorker if small else OverlappedWorker)(training, exchange, device)
     return ExactWorker(training, exchange, device)
 
@@ -117,4 +121,4 @@ def _over_hosts(group: Group, node: int, training: Training) -> Exchange:
     reasons = [text for text in all_gather_text(refused, group) if text]
     if arena is None or reasons:
         return Collective(training.units, group, reasons[0])
-    return ArenaPerHost(arena, training.units, group, hosts)
+    return ArenaPerHost(arena, training.units, group, hosts, alike=hosts_alike(group))
