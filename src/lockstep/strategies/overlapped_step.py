@@ -80,7 +80,8 @@ class OverlappedWorker(SectionedWorker):
         self._traffic.complete(section)
 
     def _abandon(self) -> None:
-        self._traffic.abandon()
+        if self._courier is not None:  # else nothing has left, and the next step begins as this one did
+            self._traffic.abandon()
 
     def _carry(self, table: Tensor) -> None:
         """Be the courier: learn the weight of all lanes, then take piece by piece as it comes."""
