@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -143,21 +143,26 @@ def context() -> ForkServerContext:
     chosen.set_forkserver_preload([*PRELOADED, LAST])
     # Ctrl-C in a terminal reaches every process of the command. The server, and all that is forked from it, leave it to
     # the starter: they take over that it is ignored.
-    with _ignoring_ctrl_c(), told_to_server():
+    with ctrl_c_later(), told_to_server():
         forkserver.ensure_running()
     return chosen
 
 
 @contextlib.contextmanager
-def _ignoring_ctrl_c() -> Iterator[None]:
+def ctrl_c_later() -> Iterator[None]:
+    """Let processes that are started here ignore Ctrl-C; this one notices at the end if it came meanwhile."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers, and only there Ctrl-C is noticed
         return
+    resource_tracker.ensure_running()  # the server's start would start it, and that lets a blocked signal through
+    # Linux keeps a signal that is blocked, also where it is ignored.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def environment(job: Job, rank: int, rendezvous: str) -> dict[str, str]:
