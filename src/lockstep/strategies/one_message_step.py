@@ -47,7 +47,8 @@ class OneMessageWorker(ExactWorker):
 
     def __init__(self, training: Training, exchange: ArenaPerHost, device: str) -> None:
         super().__init__(training, exchange, device)
-        self.how = replace(self.how, optimizer="replicated: a small model is updated whole on each host")
+        if not self.replicated:
+            self.how = replace(self.how, optimizer="replicated: a small model is updated whole on each host")
         self.answers = exchange.rank == 0
         sections, buffers = self.layout.sections, self.layout.buffers
         self._sums = exchange.whole_sums(
