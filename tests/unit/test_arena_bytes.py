@@ -8,12 +8,13 @@ from torch import nn
 from torch.optim import SGD
 
 from lockstep.comm.arena import Arena
+from lockstep.comm.segment_layout import PAGE
 from lockstep.exchange.base import Exchange
 from lockstep.exchange.host_traffic import Signals
 from lockstep.lanes.flat_layout import lay_out
 from lockstep.lanes.tree import Node
 from lockstep.settings import Settings
-from lockstep.strategies.arena_size import PAGE, arena_bytes
+from lockstep.strategies.arena_size import arena_bytes
 from lockstep.strategies.base import Training
 
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from lockstep.comm.arena import Arena
+from lockstep.comm.segment_layout import PAGE
 from lockstep.exchange.base import Exchange
 from lockstep.exchange.host_traffic import Signals
 from lockstep.lanes.flat_layout import BLOCK
 from lockstep.strategies.base import Training
-
-PAGE = 4096
 
 
 def arena_bytes(training: Training, workers: int, here: Sequence[int] | None = None) -> int:
