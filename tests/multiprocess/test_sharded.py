@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+from lockstep.launch.process_exit import exit_now
 from tests.commands import CommandLine
 from tests.contract.lane_cases import go_on
 from tests.contract.test_sharded import sharded
@@ -34,18 +35,26 @@ def test_a_run_says_what_is_divided_and_has_one_digest(tmp_path: Path, cli: Comm
     assert max(final) - min(final) < 200, "the plain model comes back whole"
 
 
-def train_on(rank: int, size: int) -> None:
+FAILED = 7
+
+
+def train_until_it_fails(rank: int, size: int) -> None:
+    """Train, and end the process at an error, as a rank of a launcher does: one that stays would be waited for."""
     trainer = sharded("woven", rank, size)
-    for _ in range(1000):
-        go_on(trainer, name="woven")
+    try:
+        for _ in range(1000):
+            go_on(trainer, name="woven")
+    except Exception:
+        exit_now(FAILED)
 
 
 def test_a_worker_that_dies_ends_the_others() -> None:
     with Ranks(3, "gloo") as ranks:
-        ranks.start(train_on)
+        ranks.start(train_until_it_fails)
         time.sleep(3)
         os.kill(ranks.pid(1), signal.SIGKILL)
         outcomes = ranks.outcomes()
-    assert outcomes[1].died
-    for other in (0, 2):
-        assert outcomes[other].error is not None, "nobody waits for a worker that is gone"
+        assert all(outcome.died for outcome in outcomes.values()), outcomes
+        for other in (0, 2):
+            ranks.processes[other].join(10)
+            assert ranks.processes[other].exitcode == FAILED, "nobody waits for a worker that is gone"

@@ -130,7 +130,7 @@ def test_a_job_that_is_told_to_stop_goes_on_to_the_same_bits(jobs: Jobs, digest:
     log = jobs.ended("told", jobs.run("told"))
     assert "\x1b" not in log, "a log is no terminal: no colours in it, and no lines cut to 80 columns"
     assert "told to stop by signal SIGUSR2: a checkpoint after step" in log, log
-    assert f"job {jobs.numbers['told']} is requeued" in log
+    assert "the job is started again: it stopped after step" in log, log
     run = read_finished(jobs.run("told"))
     assert run.result.digest == digest
     assert len(attempts(run.folder)) == 1
@@ -147,7 +147,7 @@ def test_a_job_at_its_time_limit_goes_on_to_the_same_bits(jobs: Jobs, digest: st
 
 def test_a_job_that_fails_twice_at_a_step_is_not_started_again_and_says_so(jobs: Jobs) -> None:
     log = jobs.ended("cursed", saying="the job is not started again")
-    assert log.count("is requeued") == 1, log
+    assert log.count("the job is started again") == 1, log
     assert "the job is not started again: it failed at step" in log
     assert "as the attempt before" in log
     assert "sample 37 is cursed" in log
@@ -229,7 +229,7 @@ def test_a_cancelled_job_is_gone_and_stays_so(jobs: Jobs) -> None:
     assert watching.stdout is not None
     assert f"job {number}, running" in watching.stdout.readline()
     assert jobs.cluster.run("scancel", number).returncode == 0
-    assert "is requeued" not in jobs.ended("gone")
+    assert "is started again" not in jobs.ended("gone")
     watched = finish(watching)
     assert watched.code == 0
     assert "unfinished" in watched.out
