@@ -15,6 +15,7 @@ import torch
 from lockstep import Trainer
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.stages.actions import lane_order, stage_actions
+from lockstep.strategies import stage_worker
 from lockstep.train.steps import joined
 from tests.contract.groups import groups
 from tests.contract.lane_cases import CASES, LANES, data, go_on, make, mean, sgd, train, world_of
@@ -79,6 +80,38 @@ def test_a_cut_changes_no_bit(name: str, ranks: Ranks) -> None:
     for options in ways(ranks.size):
         for came in ranks.run(train_here, name, ranks.backend, options):
             assert came == (digest, list(losses)), options
+
+
+def train_early(
+    rank: int, size: int, name: str, backend: str, options: dict[str, Any]
+) -> tuple[tuple[str, list[float]], int]:
+    """Train as if the weights were large, and count the lanes whose backward was in halves."""
+    usual, counted = stage_worker.EARLY, []
+    halves_of = stage_worker.halves_of
+
+    def counting(*given: Any) -> Any:
+        halves = halves_of(*given)
+        counted.extend([halves] if halves is not None else [])
+        return halves
+
+    stage_worker.EARLY, stage_worker.halves_of = 0, counting
+    try:
+        return train_here(rank, size, name, backend, options), len(counted)
+    finally:
+        stage_worker.EARLY, stage_worker.halves_of = usual, halves_of
+
+
+@pytest.mark.thinned("ranks", 9)
+@pytest.mark.parametrize("name", NAMES)
+def test_nor_do_gradients_that_leave_before_those_of_the_weights(name: str, ranks: Ranks) -> None:
+    digest, losses = reference(name)
+    for options in (STREAMED, FILLED):
+        outcomes = ranks.run(train_early, name, ranks.backend, options)
+        assert [came for came, _ in outcomes] == [(digest, list(losses))] * ranks.size
+        halves = [count for _, count in outcomes]
+        assert halves[0] == 0, "nobody waits for what the first stage computes"
+        if name in ("mlp", "chain"):
+            assert all(halves[1:]), "each other stage's weights come later"
 
 
 @pytest.mark.parametrize("cut", ["1", "6", "1,2", "3,5", "1,turn"])

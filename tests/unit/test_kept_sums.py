@@ -81,6 +81,12 @@ class TwoWeights(nn.Module):
         return (self.large * value).sum() + (self.small * value[0]).sum()
 
 
+def halved_sum(sums: list[Tensor]) -> Tensor:
+    for other in sums[1:]:
+        sums[0].add_(other)
+    return sums[0].div_(2.0)
+
+
 def whole_sums(lanes: int, *, finish: bool, one_by_one: bool) -> tuple[Tensor, list[bool]]:
     """Return the sums of the second step, and which stretches were finished: each sum then was halved."""
     model = TwoWeights()
@@ -98,7 +104,7 @@ def whole_sums(lanes: int, *, finish: bool, one_by_one: bool) -> tuple[Tensor, l
             flat.finish_sums(None)
             for number, (fold, loss) in enumerate(zip(folds, losses, strict=True)):
                 if number == lanes - 1 and finish:
-                    flat.finish_sums(lambda total: total.div_(2.0))
+                    flat.finish_sums(halved_sum)
                 if step and one_by_one:
                     flat.begin_some(weights, fold, buffers)
                     torch.autograd.backward(loss, inputs=weights, retain_graph=True)

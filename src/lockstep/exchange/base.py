@@ -89,9 +89,9 @@ class Exchange(ABC):
     def whole_gradient(self, partials: Sequence[Tensor], reduced: Tensor) -> Tensor | None:
         """Return the whole reduced gradient to a worker that updates whole tensors; None: another one does."""
 
-    def divided(self, total: Tensor, weight: float) -> Tensor:
-        """Divide a sum over all lanes by their weight, in place."""
-        return self._add_up([total], (), weight)
+    def divided(self, sums: Sequence[Tensor], weight: float) -> Tensor:
+        """Add up sums that make up that over all lanes, one after another, and divide by the weight; in the first."""
+        return self._add_up(sums, [Add(0, other) for other in range(1, len(sums))], weight)
 
     def add_up_all(self, parts: Sequence[Tensor], weight: float) -> Tensor:
         """Add up the parts of a slice, as `Traffic.arrived` returns them, in place of the first, and divide."""

@@ -289,7 +289,7 @@ class ExactWorker:
         return runs
 
     def _mean(self, total: Total, weight: float) -> Tensor:
-        return total.values if total.finished else self.exchange.divided(total.values, weight)
+        return total.values if total.finished else self.exchange.divided([total.values], weight)
 
     def _divide_after(self, slot: LaneSlot, weight: float) -> None:
         """Let sums of large gradients that are kept be divided as the last lane makes them; this is all lanes' weight.
@@ -298,8 +298,8 @@ class ExactWorker:
         """
         last = slot is self._slots[-1] and weight > 0.0
 
-        def divide(total: Tensor) -> Tensor:
-            return self.exchange.divided(total.view(-1), weight).view_as(total)
+        def divide(sums: list[Tensor]) -> Tensor:
+            return self.exchange.divided([one.view(-1) for one in sums], weight).view_as(sums[0])
 
         self.flat.finish_sums(divide if last else None)
 

@@ -37,7 +37,7 @@ from lockstep.errors import BadInput
 from lockstep.lanes.flat_layout import Section, lay_out
 from lockstep.lanes.tree import Fold
 from lockstep.strategies.flat_buffers import FlatBuffers
-from lockstep.strategies.kept_sums import KeptSums
+from lockstep.strategies.kept_sums import Finish, KeptSums
 from lockstep.strategies.merging import Merger
 
 LARGE = 1 << 15
@@ -163,8 +163,8 @@ class FlatModel(ModelLayout):
             totals.append(Total(stretch.start, values, done))
         return totals
 
-    def finish_sums(self, finish: Callable[[Tensor], Tensor] | None) -> None:
-        """Let this be done to the large sums that the next lane completes, as far as they are kept; None: nothing."""
+    def finish_sums(self, finish: Finish | None) -> None:
+        """Let this complete the large sums of the next lane, as far as they are kept; None: they are only added up."""
         if self._kept:
             self._kept.finish = finish
 

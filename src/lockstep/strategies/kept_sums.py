@@ -19,14 +19,18 @@ from lockstep.lanes.tree import Fold
 from lockstep.torch_compat.tensors import shares_storage
 
 
+Finish = Callable[[list[Tensor]], Tensor]
+"""Takes one or two sums, and returns what becomes of them, in place of the first."""
+
+
 class KeptSums:
     """Sums over lanes by buffer of the fold and parameter; one that is not there is zero."""
 
     def __init__(self) -> None:
         self._sums: dict[int, dict[int, Tensor]] = {}
         self._done: set[int] = set()
-        self.finish: Callable[[Tensor], Tensor] | None = None
-        """Of the last lane: what is done to a sum over all lanes, while it is in the cache."""
+        self.finish: Finish | None = None
+        """Of the last lane: adds the last two sums, and does what is done to a sum over all lanes, in one pass."""
 
     def begin(self, fold: Fold) -> None:
         """Start a lane: a fresh buffer may hold what a step that failed left there."""
@@ -42,14 +46,20 @@ class KeptSums:
     def put(self, index: int, gradient: Tensor | None, fold: Fold) -> None:
         """Fold the gradient of one parameter, or none."""
         total = _sum(self._sums[fold.buffer].pop(index, None), gradient)
-        into = fold.buffer
+        into, above = fold.buffer, []
         for left, _ in fold.merges:
-            total, into = _sum(total, self._sums[left].pop(index, None)), left
-        if total is not None:
-            if self.finish is not None and not fold.fresh:  # to a fresh buffer further pieces may come
-                total = self.finish(total)
-                self._done.add(index)
-            self._sums[into][index] = total
+            above.append(self._sums[left].pop(index, None))
+            into = left
+        last = above.pop() if above else None
+        for other in above:
+            total = _sum(total, other)
+        finish = None if fold.fresh else self.finish  # to a fresh buffer further pieces may come
+        terms = [one for one in (total, last) if one is not None]
+        if finish is not None and terms:
+            self._sums[into][index] = finish(terms)
+            self._done.add(index)
+        elif (whole := _sum(total, last)) is not None:
+            self._sums[into][index] = whole
 
     def add_piece(self, index: int, gradient: Tensor, fold: Fold) -> None:
         """Add a further piece of the gradient that was put into a fresh buffer in this lane."""

@@ -161,7 +161,7 @@ class ShardWorker(ExactWorker):
 
     def _reduce(self, weight: float) -> list[GradientRun]:
         sums = [self._sharded.take_sum(section) for section in range(len(self.parts))]
-        means = [self.exchange.divided(total, weight) for total in sums]
+        means = [self.exchange.divided([total], weight) for total in sums]
         return [GradientRun(section, self.parts[section].start, mean) for section, mean in enumerate(means)]
 
     def _update(self, reduced: list[GradientRun], clock: Clock) -> None:

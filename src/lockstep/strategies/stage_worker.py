@@ -14,6 +14,12 @@ the end of a step, but where there are several hosts: the report sets their cloc
 [Note: together]
 Lanes whose weights have their gradients still to come get them weight by weight: those of one weight in all lanes, in
 the order of lanes, then those of the next. So what is added up is in the cache, and not a whole set of gradients away.
+
+[Note: early gradients]
+Where weights are large, most of a backward is for them: their gradients, and adding those to other lanes', which takes
+the longer the more sums of the tree a lane completes. So in every order of lanes a backward is in halves there, and
+what the stage before waits for leaves first; the second half follows at once. It costs a walk over the graph and a call
+for each weight, about 0.1 ms: small weights have their gradients in less.
 """
 
 from __future__ import annotations
@@ -42,6 +48,10 @@ if TYPE_CHECKING:
     from lockstep.stages.transfer import LossNumbers, Transfer
     from lockstep.strategies.clock import Clock
     from lockstep.strategies.flat_buffers import BufferValues
+
+
+EARLY = 1 << 17
+"""Elements of a stage's weights, on average, from which gradients leave early, see [Note: early gradients]."""
 
 
 class Borrowed(NamedTuple):
@@ -103,8 +113,14 @@ class StageWorker(ExactWorker):
         self._actions = actions(len(self._slots))
         self.in_halves = {self._slots[position].lane for position in in_halves(self._actions)}
         """The lanes whose backward the order of lanes has in halves."""
+        self._early = _weight_size(self.layout.parameters) >= EARLY
+        """Whether the other lanes' is so too, for what it computes first: see [Note: early gradients]."""
         self._blocks: list[int] | None = None
         """How many blocks of norms each stage has."""
+
+    def may_be_in_halves(self, lane: int) -> bool:
+        """Say whether a lane's backward is to be in halves, if its graph allows it."""
+        return self._early or lane in self.in_halves
 
     def _fold_lanes(self, run: Callable[[int], StageLoss | None], table: Tensor, clock: Clock) -> Tensor:  # type: ignore[override]
         """Do this stage's actions in their order."""
@@ -162,13 +178,18 @@ class StageWorker(ExactWorker):
             clock.lap("exchange", slot.lane)
         if halves is None:
             self._finish(slot, clock, computed=lane is not None)
+        elif slot.lane not in self.in_halves:
+            self._finish_first(clock)
         return numbers
 
     def _halves(self, slot: LaneSlot, lane: StageLoss, roots: Sequence[Tensor]) -> Halves | None:
-        """Return a lane's backward in halves, if the order of lanes has it so and the lane allows it."""
-        if slot.lane not in self.in_halves or self._shared or lane.in_one or lane.received is None:
+        """Return a lane's backward in halves, if it is to be so and the lane allows it."""
+        if self._shared or lane.in_one or lane.received is None or not self.may_be_in_halves(slot.lane):
             return None
-        return halves_of(roots, lane.received)
+        halves = halves_of(roots, lane.received)
+        if halves is None:
+            self._early = False  # the next lanes' graphs are as this one, and need not be walked in vain
+        return halves
 
     def _begin_weights(self, slot: LaneSlot) -> None:
         """Let the gradients of weights go where a lane folds."""
@@ -270,3 +291,9 @@ class StageWorker(ExactWorker):
             else:
                 self._transfer.receive_weight(weight.parameter, weight.owner)
         self._transfer.finish()
+
+
+def _weight_size(parameters: Sequence[Tensor]) -> float:
+    """Return the average size of those with more than one dimension: biases come with a weight."""
+    sizes = [one.numel() for one in parameters if one.dim() > 1]
+    return sum(sizes) / len(sizes) if sizes else 0.0

@@ -68,7 +68,7 @@ class Staged(CutStrategy):
             self._clock.lap("wait", lane.lane)
         seed_lane(self.training.seed, step, lane.lane, self.world.device)
         elsewhere = SavedElsewhere()
-        with elsewhere.watch() if lane.lane in self.worker.in_halves else contextlib.nullcontext():
+        with elsewhere.watch() if self.worker.may_be_in_halves(lane.lane) else contextlib.nullcontext():
             returned, handed = self._staged.run(lambda model: self.call_loss(model, lane, step), received)
         loss = None if handed is not None else self.finite(as_sum(returned, lane.samples), lane, step)
         return StageLoss(received, handed, loss, in_one=elsewhere.seen)
