@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lockstep.strategies.clock import Clock
 
 PART = 1 << 19
-"""Elements that are divided and updated together, at least."""
+"""Elements that are divided here and updated together, at least; what was divided already is updated with them."""
 
 
 class LaneSlot(NamedTuple):
@@ -347,8 +347,10 @@ class ExactWorker:
             totals = deque(self.flat.sums(number, self._partials[number][0]))
             while totals:
                 runs: list[GradientRun] = []
-                while totals and sum(run.values.numel() for run in runs) < PART:
+                divided = 0
+                while totals and divided < PART:
                     total = totals.popleft()
+                    divided += 0 if total.finished else total.values.numel()
                     runs.append(GradientRun(number, total.start, self._mean(total, weight)))
                 here = []
                 while chunks and (chunks[0].section, chunks[0].start) < (number, runs[-1].stop):
