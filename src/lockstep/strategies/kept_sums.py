@@ -18,7 +18,6 @@ from torch import Tensor
 from lockstep.lanes.tree import Fold
 from lockstep.torch_compat.tensors import shares_storage
 
-
 Finish = Callable[[list[Tensor]], Tensor]
 """Takes one or two sums, and returns what becomes of them, in place of the first."""
 
