@@ -15,6 +15,7 @@ import torch
 from lockstep import Trainer
 from lockstep.lanes.schedule import owned_lanes
 from lockstep.stages.actions import lane_order, stage_actions
+from lockstep.stages.halves import Halves, halves_of
 from lockstep.strategies import stage_worker
 from lockstep.train.steps import joined
 from tests.contract.groups import groups
@@ -86,19 +87,17 @@ def train_early(
     rank: int, size: int, name: str, backend: str, options: dict[str, Any]
 ) -> tuple[tuple[str, list[float]], int]:
     """Train as if the weights were large, and count the lanes whose backward was in halves."""
-    usual, counted = stage_worker.EARLY, []
-    halves_of = stage_worker.halves_of
+    counted = []
 
-    def counting(*given: Any) -> Any:
+    def counting(*given: Any) -> Halves | None:
         halves = halves_of(*given)
         counted.extend([halves] if halves is not None else [])
         return halves
 
-    stage_worker.EARLY, stage_worker.halves_of = 0, counting
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage_worker, "EARLY", 0)
+        patch.setattr(stage_worker, "halves_of", counting)
         return train_here(rank, size, name, backend, options), len(counted)
-    finally:
-        stage_worker.EARLY, stage_worker.halves_of = usual, halves_of
 
 
 @pytest.mark.thinned("ranks", 9)
