@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # One more than the cores of the machine that CI has: for a quarter of its time a test waits for processes that it has started.
 PROCESSES ?= 3
-PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup --durations 40
+PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --durations 40
 ALL_TESTS := tests/unit tests/contract tests/multiprocess
 FAST_TESTS := tests/unit tests/contract/test_collectives.py tests/contract/test_exchanges.py
 

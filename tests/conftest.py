@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -23,20 +23,6 @@ settings.register_profile("lockstep", deadline=None)
 settings.load_profile("lockstep")
 
 LEFTOVER_SECONDS = 10.0
-APART = (
-    "test_launchers.py",
-    "test_ends.py",
-    "test_scripts.py",
-    "test_shm_scripts.py",
-    "test_compare.py",
-    "test_benchmarks.py",
-    "test_deaths.py",
-    "test_lost_output.py",
-    "test_stalled_ranks.py",
-    "test_fuzz.py",
-    "test_documentation.py",
-)
-"""Files whose tests share nothing and take long: dealt out one by one, after the others, so that both ends meet."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,10 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that need a real service, and keep a file's tests together: they share its pool of ranks.
-
-    Each of the processes that run tests has services of its own, started when it first needs them.
-    """
+    """Thin out what is tried in many combinations, and mark the tests that need a real service."""
     for item in items:
         _thin_out(item, thinner=config.getoption("--thinner"))
     if not config.getoption("--soak"):
@@ -62,8 +45,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if Path(__file__).parent / "system" in item.path.parents:
             item.add_marker(pytest.mark.system)
-        elif item.path.name not in APART:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Say which tests stay together where several processes run them."""
+    from tests.dealing_out import TogetherByFile
+
+    return TogetherByFile(config, log)
 
 
 def _thin_out(item: pytest.Item, *, thinner: bool) -> None:

@@ -28,7 +28,7 @@ RECIPE = RECIPES / "restarted.py"
 SECONDS = 420.0
 """Until a hang is assumed: Slurm looks at its clock now and then, and a busy machine makes that longer."""
 GONE_SECONDS = 6.0
-pytestmark = [pytest.mark.xdist_group("batch jobs"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,6 @@ from tests.system.slurm import SlurmCluster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 TOKEN = "only-for-this-test"
-ONE_EXECUTION = pytest.mark.xdist_group("the example notebook")
-"""Of the example, which both its tests look at."""
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +59,6 @@ def outputs(path: Path) -> dict[str, str]:
     return shown
 
 
-@ONE_EXECUTION
 def test_the_example_says_what_it_promises(executed: Path) -> None:
     shown = outputs(executed)
     assert re.search(r"Net: step 16/16, loss [0-9.]+; evaluation: accuracy [01]\.", shown["trained"])
@@ -114,7 +111,6 @@ return frame ? [table, bars, frame.sandbox.value, frame.getBoundingClientRect().
 """
 
 
-@ONE_EXECUTION
 def test_the_example_in_jupyterlab(executed: Path, tmp_path: Path) -> None:
     programs = Programs(chromium=require("chromium"), driver=require("chromedriver"))
     for name in ("HOME", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR"):
