@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 APART = frozenset(
     {
@@ -40,7 +40,7 @@ def together(name: str) -> str:
     return str(path)
 
 
-class TogetherByFile(LoadScopeScheduling):
+class TogetherByFile(LoadScopeScheduling):  # type: ignore[misc]
     """Deals out tests by what they have in common."""
 
     def _split_scope(self, nodeid: str) -> str:
