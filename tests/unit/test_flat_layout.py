@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,3 +49,12 @@ def test_places_do_not_depend_on_the_workers(shapes: list[tuple[int, ...]]) -> N
     keys = ["a"] * len(shapes)
     assert len({lay_out(shapes, keys, workers)[0].slots for workers in (1, 2, 3, 8)}) == 1
     assert {lay_out(shapes, keys, workers)[0].used for workers in (1, 2, 3, 8)} == {lay_out(shapes, keys, 1)[0].numel}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("shapes", [[(32, 32), (0,)], [(0,)], [(0, 5), (2048,), (0,), (3, 0)]])
+def test_a_tensor_without_elements_has_one_owner(shapes: list[tuple[int, ...]], workers: int) -> None:
+    (section,) = lay_out(shapes, ["all"] * len(shapes), workers)
+    parts = [section.part(workers, rank) for rank in range(workers)]
+    assert [sum(slot.start in part for part in parts) for slot in section.slots] == [1] * len(shapes)
+    assert lay_out(shapes, ["all"] * len(shapes), 1)[0].numel == section.used

@@ -54,7 +54,7 @@ class Section:
     @property
     def used(self) -> int:
         """Elements up to the end of the last block that has a tensor: the length for one worker."""
-        return max(1, tensor_blocks(self.slots[-1].stop)) * BLOCK
+        return tensor_blocks(_reach(self.slots[-1])) * BLOCK
 
     def part(self, workers: int, rank: int) -> range:
         """Return the elements that one worker owns."""
@@ -73,7 +73,7 @@ def lay_out(shapes: Sequence[tuple[int, ...]], keys: Sequence[Hashable], workers
                 slots.append(slot)
                 end = slot.stop
         unit = workers * BLOCK
-        sections.append(Section(key, tuple(slots), max(1, -(-end // unit)) * unit))
+        sections.append(Section(key, tuple(slots), -(-_reach(slots[-1]) // unit) * unit))
     return sections
 
 
@@ -88,6 +88,11 @@ def slots_within(slots: Sequence[TensorSlot], start: int, stop: int) -> Sequence
 def tensor_blocks(numel: int) -> int:
     """Return how many blocks a tensor has, see [Note: blocks]."""
     return -(-numel // BLOCK)
+
+
+def _reach(last: TensorSlot) -> int:
+    """Return how far a section reaches: one without elements must lie within it too, so that somebody holds it."""
+    return max(last.stop, last.start + 1)
 
 
 def _start(end: int, numel: int) -> int:
