@@ -17,7 +17,7 @@ from torch import Tensor
 from lockstep.exchange.collective import Collective, SlicesOnTheWay
 from lockstep.strategies.base import LaneLoss, Training
 from lockstep.strategies.clock import Clock, NoClock
-from lockstep.strategies.exact_step import LaneSlot
+from lockstep.strategies.lane_slots import LaneSlot
 from lockstep.strategies.sectioned_step import SectionedWorker
 from lockstep.strategies.sliced_optimizer import GradientRun
 

@@ -20,20 +20,20 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.exchange.base import Exchange
 from lockstep.lanes.flat_layout import slots_within
-from lockstep.lanes.schedule import owned_lanes
-from lockstep.lanes.tree import Fold, folding, running_sum
+from lockstep.lanes.tree import Fold
 from lockstep.nn.convert import without_samples
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import How, LaneLoss, StepStats, Training, backward, check_weight, not_finite
 from lockstep.strategies.flat_model import FlatModel, ModelLayout, Total
 from lockstep.strategies.gradient_norm import BlockNorms
+from lockstep.strategies.lane_slots import LaneSlot, lane_slots
 from lockstep.strategies.merging import lazy_zeros
 from lockstep.strategies.sliced_optimizer import GradientRun
 from lockstep.torch_compat.optimizers import count_as_stepped, has_step_hooks
@@ -46,17 +46,6 @@ if TYPE_CHECKING:
 
 PART = 1 << 19
 """Elements that are divided here and updated together, at least; what was divided already is updated with them."""
-
-
-class LaneSlot(NamedTuple):
-    """One of this worker's lanes, and where its gradients and float buffers are folded."""
-
-    lane: int
-    fold: Fold
-    gradients: list[tuple[Tensor, ...]]
-    """The buffers of the fold, each with one flat tensor per section."""
-    means: list[list[Tensor]]
-    """Per section of the float buffers, the buffers of the fold."""
 
 
 Forward = Callable[[nn.Module, "LaneBatch", int], LaneLoss]
@@ -90,7 +79,7 @@ class ExactWorker:
         self._buffer_means = [exchange.weights(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
         self._buffer_parts = [s.part(exchange.workers, exchange.rank) for s in buffers.sections]
         self._buffer_partials = [exchange.partials(s.numel, s.key, device) for s in buffers.sections]  # type: ignore[arg-type]
-        self._slots = self._lane_slots()
+        self._slots = lane_slots(training, exchange, self._partials, self._buffer_partials)
         self.members = [[self._index(p) for p in group["params"]] for group in self.optimizer.param_groups]
         self._norms = BlockNorms(self.layout, device)
         self.chunks: list[sliced.Chunk] = []
@@ -200,27 +189,6 @@ class ExactWorker:
             with without_samples(self.training.model):
                 self._backward_of(forward(self.training.model, filler, number).total * 0.0)
         return None
-
-    def _lane_slots(self) -> list[LaneSlot]:
-        """Return this worker's lanes in the order in which they are folded."""
-        training, exchange = self.training, self.exchange
-        if training.exact:
-            lanes = [range(node.lo, node.hi) for node in exchange.nodes]
-            plans = [folding(node) for node in exchange.nodes]
-        else:
-            lanes = [owned_lanes(training.lanes, exchange.workers, exchange.rank)]
-            plans = [running_sum(len(lanes[0]))]
-        spare = max(buffers for _, buffers in plans) - 1
-        scratch = [[lazy_zeros(p[0]) for _ in range(spare)] for p in self._partials]
-        # zeros: the gaps between tensors are added with the rest, and must stay zero
-        mean_scratch = [[torch.zeros_like(p[0]) for _ in range(spare)] for p in self._buffer_partials]
-        slots = []
-        for position, (own, (folds, _)) in enumerate(zip(lanes, plans, strict=True)):
-            sums = [[p[position], *more] for p, more in zip(self._partials, scratch, strict=True)]
-            gradients = [tuple(buffers[number] for buffers in sums) for number in range(1 + spare)]
-            means = [[p[position], *more] for p, more in zip(self._buffer_partials, mean_scratch, strict=True)]
-            slots += [LaneSlot(lane, fold, gradients, means) for lane, fold in zip(own, folds, strict=True)]
-        return slots
 
     def _backward_of(self, total: Tensor) -> None:
         backward(total)

@@ -45,13 +45,10 @@ class KeptSums:
     def put(self, index: int, gradient: Tensor | None, fold: Fold) -> None:
         """Fold the gradient of one parameter, or none."""
         total = _sum(self._sums[fold.buffer].pop(index, None), gradient)
-        into, above = fold.buffer, []
-        for left, _ in fold.merges:
-            above.append(self._sums[left].pop(index, None))
-            into = left
-        last = above.pop() if above else None
-        for other in above:
+        *between, last = [self._sums[left].pop(index, None) for left, _ in fold.merges] or [None]
+        for other in between:
             total = _sum(total, other)
+        into = fold.merges[-1][0] if fold.merges else fold.buffer
         finish = None if fold.fresh else self.finish  # to a fresh buffer further pieces may come
         terms = [one for one in (total, last) if one is not None]
         if finish is not None and terms:

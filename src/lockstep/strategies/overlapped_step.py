@@ -22,7 +22,7 @@ from torch import Tensor
 from lockstep.exchange.traffic import Courier, Parcel, cut_pieces
 from lockstep.strategies import sliced_optimizer as sliced
 from lockstep.strategies.base import LaneLoss, Training
-from lockstep.strategies.exact_step import LaneSlot
+from lockstep.strategies.lane_slots import LaneSlot
 from lockstep.strategies.sectioned_step import SectionedWorker
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from lockstep.lanes.flat_layout import BLOCK
 from lockstep.strategies.base import LaneLoss, Training
-from lockstep.strategies.exact_step import ExactWorker, LaneSlot
+from lockstep.strategies.exact_step import ExactWorker
 from lockstep.strategies.flat_model import FlatModel, ModelLayout
+from lockstep.strategies.lane_slots import LaneSlot
 
 if TYPE_CHECKING:
     from lockstep.exchange.base import Exchange

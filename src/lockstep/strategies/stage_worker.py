@@ -38,7 +38,8 @@ from lockstep.stages.actions import in_halves
 from lockstep.stages.halves import Halves, halves_of, weights_together
 from lockstep.stages.stage_model import Handed, Received
 from lockstep.strategies.base import LaneLoss, Training
-from lockstep.strategies.exact_step import ExactWorker, LaneSlot
+from lockstep.strategies.exact_step import ExactWorker
+from lockstep.strategies.lane_slots import LaneSlot
 from lockstep.torch_compat.graph import backward_from
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class StageWorker(ExactWorker):
 
     def may_be_in_halves(self, lane: int) -> bool:
         """Say whether a lane's backward is to be in halves, if its graph allows it."""
-        return self._early or lane in self.in_halves
+        return self._mesh.stage > 0 and not self._shared and (self._early or lane in self.in_halves)
 
     def _fold_lanes(self, run: Callable[[int], StageLoss | None], table: Tensor, clock: Clock) -> Tensor:  # type: ignore[override]
         """Do this stage's actions in their order."""
@@ -184,7 +185,7 @@ class StageWorker(ExactWorker):
 
     def _halves(self, slot: LaneSlot, lane: StageLoss, roots: Sequence[Tensor]) -> Halves | None:
         """Return a lane's backward in halves, if it is to be so and the lane allows it."""
-        if self._shared or lane.in_one or lane.received is None or not self.may_be_in_halves(slot.lane):
+        if lane.received is None or lane.in_one or not self.may_be_in_halves(slot.lane):
             return None
         halves = halves_of(roots, lane.received)
         if halves is None:
